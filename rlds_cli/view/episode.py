@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rlds_cli.look.checks.findings import Finding
 
 _MOST_MARKS = 1000  # of one kind
+_MOST_STEPS = 64  # whose values are asked for at once
 _MOST_CHANGES = 1000  # of a field of texts
 _TEXTS = 1 << 20  # characters of all texts of an episode
 _LONGEST = 4000  # characters of a text
@@ -52,7 +53,7 @@ def describe(query: Query, ds: Dataset, number: int) -> Json:
     end = int(ds.store.episodes["end"][index])
     fields = sorted(ds.schema.values(), key=rank)
     texts = _texts(rows, [f for f in fields if f.kind == "text"], number)
-    marks, bands = _findings(query.once(ds, quick), index, length)
+    marks, bands = _findings(query.once(ds, quick), index, length, len(ds.store.episodes["end"]))
     return {
         "version": ds.version,
         "number": number,
@@ -176,10 +177,15 @@ def _flags(rows: Rows, number: int, end: int) -> list[Json]:
     return marks
 
 
-def _findings(found: Iterable[Finding], index: int, length: int) -> tuple[list[Json], list[Json]]:
-    """Return the findings at steps as marks, and those of the whole episode as bands."""
+def _findings(found: Iterable[Finding], index: int, length: int, of: int) -> tuple[list[Json], list[Json]]:
+    """Return the findings at steps as marks, and those of the whole episode as bands.
+
+    A note that concerns all episodes, of which there are ``of``, is one of the dataset.
+    """
     marks, bands = list[Json](), list[Json]()
     for f in found:
+        if f.severity == "note" and 1 < of <= f.num_episodes:
+            continue
         said = {"kind": "finding", "text": _cut(f"{f.code}: {f.text}"), "severity": f.severity}
         here = [p for p in f.places if p.episode == index]
         marks += [{"step": p.step, **said} for p in here if p.step is not None]
@@ -227,27 +233,36 @@ def _texts(rows: Rows, fields: list[Field], number: int) -> Changes:
 
 
 def step(query: Query) -> Response:
-    """Answer with the value of every field but images at a step; null where a field has none."""
+    """Answer with the value of every field but images at a step; null where a field has none.
+
+    With ``count`` it is a list of those of so many steps, fewer where the episode ends.
+    """
     ds = query.dataset
     number, at = query.episode(ds), query.integer("step")
     rows = query.once(ds, Rows)
     count = int(rows.length[number] + rows.observed[number])
     if not 0 <= at < count:
         raise InvalidArgument(f"Episode {number:,} has no row {at:,}: it has {count:,}.")
-    names = [f.name for f in sorted(ds.schema.values(), key=rank) if not f.is_image]
-    values = {name: _value(rows, ds.schema[name], number, at) for name in names}
-    return record(query, {"version": ds.version, "number": number, "step": at, "values": values})
+    asked = query.integer("count", None)
+    if asked is not None and not 1 <= asked <= _MOST_STEPS:
+        raise InvalidArgument(f"The parameter count is {asked:,}, not from 1 to {_MOST_STEPS}.")
+    stop = min(count, at + (asked or 1))
+    fields = [f for f in sorted(ds.schema.values(), key=rank) if not f.is_image]
+    columns = {f.name: _values(rows, f, number, range(at, stop)) for f in fields}
+    values = [{name: column[k] for name, column in columns.items()} for k in range(stop - at)]
+    shown = values[0] if asked is None else values
+    return record(query, {"version": ds.version, "number": number, "step": at, "values": shown})
 
 
-def _value(rows: Rows, f: Field, number: int, at: int) -> Any:
-    """Return a text, a number, or the list of the elements that `episode` names."""
-    if at >= int(rows.count(f)[number]):
-        return None
-    value = rows.values(f.name, np.array([int(rows.start[number]) + at]))[0]
+def _values(rows: Rows, f: Field, number: int, steps: range) -> list[Any]:
+    """Return a text, a number, or the list of the elements that `episode` names, of each step; None without a value."""
+    there = np.arange(steps.start, max(steps.start, min(steps.stop, int(rows.count(f)[number]))))
+    values = rows.values(f.name, int(rows.start[number]) + there) if len(there) else []
+    missing = [None] * (len(steps) - len(there))
     if f.kind == "text":
-        return None if value is None else _cut(str(value))
-    listed = [_number(v) for v in np.ravel(value)[: elements.MOST].tolist()]
-    return listed if f.shape else listed[0]
+        return [None if v is None else _cut(str(v)) for v in values] + missing
+    listed = [[_number(v) for v in np.ravel(value)[: elements.MOST].tolist()] for value in values]
+    return [found if f.shape else found[0] for found in listed] + missing
 
 
 def _number(value: Any) -> Any:

@@ -5,9 +5,12 @@ No path and no address comes from a page.
 
 from __future__ import annotations
 
+import hashlib
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,12 +23,32 @@ from rlds_cli.store import History, StoredDataset
 from rlds_cli.view.kept import Kept
 
 if TYPE_CHECKING:
+    from rlds_cli.look.report.contents import HomeEntry
     from rlds_cli.view.batches import ShownBatches
 
 _MOST_OPEN = 8
+_SHARE = 0.05  # of a processor that is spent on looking whether the home has changed
 T = TypeVar("T")
 
 _NUMBERED = "~"  # begins the name of what the command named, and no id
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Listing:
+    """The datasets of the home.
+
+    Attributes
+    ----------
+    entries : tuple of HomeEntry
+    etag : str
+        Of these.
+    until : float
+        The moment, by the monotonic clock, before which nobody needs to look again.
+    """
+
+    entries: tuple[HomeEntry, ...]
+    etag: str
+    until: float
 
 
 class Subjects:
@@ -50,11 +73,27 @@ class Subjects:
         self._open: OrderedDict[tuple[str, int | None], tuple[str, Dataset]] = OrderedDict()
         self._made: OrderedDict[Dataset, dict[Callable[..., Any], Any]] = OrderedDict()
         self._lock = threading.Lock()
+        self._listing: Listing | None = None
 
     @cached_property
     def contents(self) -> HomeContents:
         """What the home holds."""
         return HomeContents(self._cache_dir)
+
+    def listing(self, etag: str = "") -> Listing:
+        """Return the datasets of the home; to who has those of an ``etag`` others a little later, if a look is dear."""
+        before = self._listing
+        if before is not None and before.etag == etag and time.monotonic() < before.until:
+            return before
+        begin = time.thread_time()
+        entries = self.contents.entries()
+        if before is not None and before.entries is entries:
+            etag = before.etag
+        else:
+            etag = hashlib.sha256(repr(entries).encode()).hexdigest()[:20]
+        until = time.monotonic() + (time.thread_time() - begin) / _SHARE
+        self._listing = found = Listing(entries=entries, etag=etag, until=until)
+        return found
 
     @property
     def home(self) -> str | None:

@@ -15,6 +15,7 @@ from rlds_cli.dataset import Dataset, ProvenanceStep, expression_of, named_versi
 from rlds_cli.errors import RldsError
 from rlds_cli.look import EpisodeTable
 from rlds_cli.view.query import Query, record
+from rlds_cli.view.ranges import is_known
 
 if TYPE_CHECKING:
     from rlds_cli.look.checks.findings import Finding
@@ -25,10 +26,13 @@ _LONGEST = 4000  # characters of an expression that a page puts into its address
 
 
 def contents(query: Query) -> Response:
-    """Answer with the datasets of the home; with ``details=1`` with what takes longer, by id."""
+    """Answer with the datasets of the home, or with 304; with ``details=1`` with what takes longer, by id."""
     if query.text("details", ""):
         return record(query, {"datasets": query.subjects.contents.details()})
-    return record(query, {"datasets": [{"key": e.id, **_values(e)} for e in query.subjects.contents.entries()]})
+    found = query.subjects.listing(query.headers.get("if-none-match", "").strip('"'))
+    if is_known(f'"{found.etag}"', query.headers):
+        return record(query, None, etag=found.etag)
+    return record(query, {"datasets": [{"key": e.id, **_values(e)} for e in found.entries]}, etag=found.etag)
 
 
 def dataset(query: Query) -> Response:

@@ -146,7 +146,7 @@ class Page:
             if value:
                 return value
             time.sleep(0.02)
-        raise TimeoutError(f"never true: {expression}; the page complains of {self.complaints}")
+        raise TimeoutError(f"never true: {expression}; the page complains of {self.complaints[:10]}")
 
     def key(self, key: str, code: int, *, shift: bool = False) -> None:
         """Press a key: ``ArrowRight`` is 39, ``Tab`` 9, ``Enter`` 13; that of a letter is the capital's."""

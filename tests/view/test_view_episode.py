@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,29 @@ def test_findings_are_marks_of_their_episodes() -> None:
         marks = [viewer.record("episode", d="~0", episode=k)["marks"] for k in (0, 1)]
     found = [[(m["step"], m["severity"]) for m in of if "not-finite" in m["text"]] for of in marks]
     assert found == [[], [(3, "error")]]
+
+
+def test_a_note_that_concerns_all_episodes_marks_none() -> None:
+    open_ended = {name: values for name, values in steps(5).items() if name != "next/terminated"}
+    open_ended["observation"] = open_ended["observation"][:-1]
+    for others, marked in (([open_ended], False), ([steps(5)], True)):
+        ds = rlds_cli.create("local/short", [open_ended, *others], progress=False)
+        with viewing(ds) as viewer:
+            marks = viewer.record("episode", d="~0", episode=0)["marks"]
+            codes = {f["code"] for f in viewer.record("dataset", d="~0")["findings"]}
+        assert "next-unknown" in codes
+        assert any("next-unknown" in m["text"] for m in marks) == marked
+        shutil.rmtree(ds.path)
+
+
+def test_values_of_some_steps() -> None:
+    ds = rlds_cli.create("local/values", [steps(5)], progress=False)
+    with viewing(ds) as viewer:
+        single = [viewer.record("step", d="~0", episode=0, step=k)["values"] for k in range(6)]
+        found = viewer.record("step", d="~0", episode=0, step=2, count=50)
+        refused = [viewer.ask("api/step", d="~0", episode=0, step=0, count=n).status for n in (0, 65)]
+    assert found["values"] == single[2:] and single[5]["action"] is None and single[4]["action"] is not None
+    assert refused == [422, 422]
 
 
 def test_the_mark_at_the_end_of_a_cut_episode_says_so() -> None:

@@ -254,6 +254,36 @@ def test_a_range_of_a_histogram_is_dragged(many: chromium.Page, ds: rlds_cli.Dat
     many.wait_for(f"{WHERE} === '' && {COUNT} === '400 episodes'")
 
 
+@pytest.mark.parametrize(
+    ("query", "rows", "where"),
+    [
+        ("?sort=nothing&where=length%20%3E%2030", "length > 30", "length > 30"),
+        ("?where=lenght%20%3E%203", None, "lenght > 3"),
+        ("?sort=nothing&where=lenght%20%3E%203&desc=1", None, "lenght > 3"),
+    ],
+)
+def test_a_link_that_is_wrong_shows_what_it_can(
+    browser: chromium.Browser, viewer: Viewer, ds: rlds_cli.Dataset, query: str, rows: str | None, where: str
+) -> None:
+    page = at(browser, viewer, "local/many", query)
+    page.wait_for("/nothing|Did you mean/.test(document.querySelector('.tb-error').textContent)")
+    first_rows(page, (ds.select(where=rows) if rows else ds).episodes.index.tolist())
+    assert page.run(WHERE) == where
+
+
+def test_what_is_under_the_pointer_stays_until_it_is_lifted(many: chromium.Page) -> None:
+    plot = "document.querySelector('[data-column=length] .hg-plot')"
+    x, y, width = (many.run(f"{plot}.getBoundingClientRect().{side}") for side in ("left", "top", "width"))
+    many.run(f"globalThis.plot = {plot}")
+    many.mouse("pressed", x + 0.3 * width, y + 20)
+    enter(many, "length > 0 and won")  # as if a dataset grew meanwhile: all heads are made anew
+    many.wait_for(f"{COUNT}.includes(' of ')")
+    many.mouse("moved", x + 0.6 * width, y + 20, buttons=1)
+    assert many.run("plot.isConnected")
+    many.mouse("released", x + 0.6 * width, y + 20)
+    many.wait_for(f"{WHERE}.includes('<= length <=')")
+
+
 def test_a_range_of_a_histogram_is_set_by_keys(many: chromium.Page, ds: rlds_cli.Dataset) -> None:
     many.run("document.querySelector('[data-column=length] .hg-handle').focus()")
     many.key("ArrowRight", 39)

@@ -295,7 +295,7 @@ def test_the_address_has_the_step_and_leads_to_it(browser: chromium.Browser, vie
     press(page, ".....")
     page.wait_for("new URLSearchParams(location.hash.split('?')[1]).get('step') === '38'")
     assert page.run("history.length") == entries
-    assert page.run(f"{SLIDER}.ariaValueText") == "row 38 of 121, 1.27 s"
+    assert page.run(f"{SLIDER}.ariaValueText") == "step 38 of 120, 1.27 s"
 
 
 def test_lines_that_do_the_same(browser: chromium.Browser, viewer: Viewer) -> None:
@@ -327,11 +327,12 @@ def test_the_next_episode_is_the_next_of_the_table(browser: chromium.Browser, vi
     page.wait_for("document.querySelector('h1')?.textContent === 'Episode 1'")
     table = page.run("document.querySelector('.ep-title a.soft').getAttribute('href')")
     assert table.startswith("#/d/~0?") and "desc=1" in table and "at=1" in table
+    assert page.run("document.querySelector('#top a.id').getAttribute('href')") == table
 
 
 def test_values_at_a_step_are_those_of_the_archive(browser: chromium.Browser, viewer: Viewer) -> None:
     page = visit(browser, viewer, step=77)
-    page.wait_for("/row 77/.test(document.querySelector('.st summary').textContent)")
+    page.wait_for("/step 77/.test(document.querySelector('.st summary').textContent)")
     cells = json.loads(
         page.run(
             "JSON.stringify([...document.querySelectorAll('.st tr')].map(r => [...r.cells].map(c => c.textContent)))"
@@ -343,6 +344,25 @@ def test_values_at_a_step_are_those_of_the_archive(browser: chromium.Browser, vi
     np.testing.assert_allclose(told, np.sin(7.7 + np.arange(3)), rtol=1e-6)
 
 
+def test_values_follow_while_it_plays(browser: chromium.Browser, viewer: Viewer) -> None:
+    page = visit(browser, viewer)
+    page.wait_for("/step 0/.test(document.querySelector('.st summary').textContent)")
+    rewards = "[...document.querySelectorAll('.st tr')].find(r => r.cells[0].textContent === 'next/reward').cells[1]"
+    page.run(
+        f"(() => {{ const value = {rewards}; globalThis.seen = new Map(); const look = () => {{"
+        " seen.set(document.querySelector('.st summary').textContent, value.textContent);"
+        " requestAnimationFrame(look); }; look(); })()"
+    )
+    press(page, " ")
+    page.wait_for("seen.size > 5")
+    press(page, "End")
+    page.wait_for("seen.get('All values of the final observation') === '–'")
+    played = {caption.rpartition(" ")[2]: value for caption, value in page.run("[...seen]")[:-1]}
+    assert played == {step: step for step in played}  # of the same step, each of them
+    asked = [url for url in page.requests if "api/step" in url]
+    assert any("count=" in url and "count=1&" not in f"{url}&" for url in asked)
+
+
 # -- curves
 
 
@@ -351,9 +371,9 @@ def test_values_under_the_pointer(browser: chromium.Browser, viewer: Viewer) -> 
     plot = "document.querySelector('article[aria-label=\"observation/state\"] .cv-plot').getBoundingClientRect()"
     x, y, width = (page.run(f"{plot}.{side}") for side in ("left", "top", "width"))
     legend = LEGEND % "observation/state"
-    for at in (0, 60, 120):
+    for at, said in ((0, "step 0 of"), (60, "step 60 of"), (120, "final observation")):
         page.mouse("moved", x + 48 + (at + 0.5) * (width - 48) / (STEPS + 1), y + 20)
-        page.wait_for(f"/row {at} of/.test(document.querySelector('.cv-under').textContent)")
+        page.wait_for(f"/{said}/.test(document.querySelector('.cv-under').textContent)")
         found = [float(v) for v in page.wait_for(f"(v => v.every(t => !/[–…]/.test(t)) && v)({legend})")]
         np.testing.assert_allclose(found, np.sin(at / 10 + np.arange(3)), atol=1e-4)
 
@@ -463,4 +483,4 @@ def test_controls_have_names(browser: chromium.Browser, viewer: Viewer) -> None:
     roles = {"button", "slider", "combobox", "checkbox", "link", "searchbox", "image", "DisclosureTriangle"}
     named = [(n["role"]["value"], n.get("name", {}).get("value", "")) for n in tree if not n.get("ignored")]
     assert {role for role, name in named if role in roles and not name.strip()} == set()
-    assert ("slider", "row") in named
+    assert ("slider", "step") in named

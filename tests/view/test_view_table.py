@@ -56,6 +56,18 @@ def test_the_home_has_its_datasets(viewer: Viewer, home: Path) -> None:
     assert details["local/day1"]["bytes"] == sum(f.stat().st_blocks * 512 for f in files)
 
 
+def test_the_home_is_sent_again_when_it_has_changed(tmp_path: Path) -> None:
+    rlds_cli.create("local/one", map(episode, range(2)), cache_dir=tmp_path)
+    with viewing(cache_dir=tmp_path) as viewer:
+        first = viewer.ask("api/home")
+        known = {"If-None-Match": first.headers["etag"]}
+        assert viewer.ask("api/home", headers=known).status == 304
+        rlds_cli.open_dataset("local/one", cache_dir=tmp_path).label(grade=1)
+        other = viewer.ask("api/home")  # who has no list gets the newest one
+        assert other.record["datasets"][0]["version"] == 2 and other.headers["etag"] != first.headers["etag"]
+        assert viewer.ask("api/home", headers=known).record == other.record
+
+
 def test_a_dataset_that_is_damaged_is_in_the_home(tmp_path: Path) -> None:
     ds = rlds_cli.create("local/one", map(episode, range(2)), cache_dir=tmp_path)
     with viewing(cache_dir=tmp_path) as viewer:

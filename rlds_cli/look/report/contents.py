@@ -71,11 +71,15 @@ class HomeContents:
     def __init__(self, cache_dir: StrPath | None = None) -> None:
         self._cache_dir = cache_dir
         self._known: dict[tuple[str, Path], tuple[object, Any]] = {}
+        self._entries: tuple[HomeEntry, ...] = ()
         self._locks = {"entry": threading.Lock(), "details": threading.Lock()}
 
     def entries(self) -> tuple[HomeEntry, ...]:
-        """Return a record of each dataset, in the order of ids."""
-        return tuple(self._of_each("entry", _entry).values())
+        """Return a record of each dataset, in the order of ids: the same tuple as before while nothing has changed."""
+        found = tuple(self._of_each("entry", _entry).values())
+        if found != self._entries:
+            self._entries = found
+        return self._entries
 
     def details(self) -> dict[str, HomeDetails]:
         """Return what takes longer, by id."""

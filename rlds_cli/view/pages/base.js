@@ -33,7 +33,7 @@ async function ask(path, parameters, signal, change) {
     if (e.name === "AbortError") throw e;
     throw ended();
   }
-  if (response.status === 304 && before) return { response, before };
+  if (response.status === 304 && before) return { response, before, url };
   if (!response.ok) {
     const body = await response.json().catch(() => ({ error: `The server answers ${response.status}.` }));
     throw new Refused(body, response.status);
@@ -66,7 +66,11 @@ export async function get(path, parameters, signal) {
     return wanted;
   }
   const { response, before, url } = await ask(path, parameters, signal);
-  if (before) return before.value;
+  if (before) {
+    known.delete(url); // those that are asked for again stay
+    known.set(url, before);
+    return before.value;
+  }
   const value = await response.json();
   const etag = response.headers.get("etag");
   if (etag) {

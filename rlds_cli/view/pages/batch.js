@@ -1,12 +1,17 @@
 // A batch of a loader, as training gets it: its fields, and some samples with their windows, padding and masks.
 
 import { figure, get, h, link, media, plural, problem, short } from "./base.js";
+import { follow } from "./follow.js";
 import { canvasOf, colours, extent, GUTTER, line, range, ticks } from "./chart.js";
 
 const COUNT = 8; // samples that are shown at once
 const HEIGHT = 84;
 
 export async function batch(main, [number]) {
+  const life = new AbortController();
+  const [drawn] = (await get("about")).named; // a mixture names none
+  const followed = drawn ? { parameters: { d: drawn.key }, known: await get("changed", { d: drawn.key }) } : { path: "about" };
+  const old = h("p.ds-pinned", { role: "status" });
   const record = await get("batch", { n: number, count: COUNT });
   const { size, of, fields, samples } = record;
   const to = (n) => (n < 0 || (of !== null && n >= of) ? null : link(["b", n]));
@@ -32,7 +37,7 @@ export async function batch(main, [number]) {
     draw();
   }
   count();
-  main.append(
+  main.append(old,
     h("header.ep-head", {},
       h("div.ep-title", {}, other(-1, "‹", "previous batch (P)"), h("h1", {}, `Batch ${figure(record.number)}`), other(1, "›", "next batch (N)"),
         h("span.soft", {}, of === null ? "of a loader that does not end" : `of ${figure(of)}`)),
@@ -52,7 +57,9 @@ export async function batch(main, [number]) {
   addEventListener("resize", draw);
   scheme.addEventListener("change", draw);
   draw();
+  follow(main, { ...followed, signal: life.signal, changed: () => drawn && (old.textContent = `${drawn.id} has changed: the loader draws from what it opened.`) });
   return () => {
+    life.abort();
     removeEventListener("keydown", keys);
     removeEventListener("resize", draw);
     scheme.removeEventListener("change", draw);

@@ -1,6 +1,7 @@
 // A dataset: its episodes, what it is, what checks found, and its versions.
 
 import { get, h, link, note, plural, problem, say, short, size } from "./base.js";
+import { follow, isOther } from "./follow.js";
 import { bars } from "./histogram.js";
 import { episodeTable } from "./table.js";
 
@@ -65,39 +66,31 @@ export async function dataset(main, [key], query) {
     }
   }
 
+  const pin = () => pinned.replaceChildren(`This is version ${v}; the newest is ${newest.version}. `, h("a", { href: link(["d", key]) }, "Show the newest"));
   if (v) {
     pinned.hidden = false;
-    pinned.append(`This is version ${v}; the newest is ${newest.version}. `, h("a", { href: link(["d", key]) }, "Show the newest"));
+    pin();
   }
   describe();
   show(query.get("tab") ?? "episodes");
 
-  let failed = null;
-  const timer = setInterval(async () => {
-    if (document.hidden || v) return;
-    try {
-      const now = await get("changed", { d: key }, life.signal);
-      failed?.remove();
-      failed = null;
-      if (now === newest) return;
-      if (now.created !== newest.created && now.version <= newest.version) {
-        dispatchEvent(new Event("hashchange")); // another dataset by the same name: the page begins anew
-        return say("another dataset has taken its place");
-      }
-      const more = now.episodes - newest.episodes;
-      newest = now;
-      say(more > 0 ? `${plural(more, "more episode")}` : "the dataset has changed");
-      info = get("dataset", { d: key }, life.signal);
-      describe();
-      table.refresh();
-    } catch (e) {
-      if (e.name === "AbortError" || failed) return;
-      failed = problem(e);
-      main.prepend(failed);
+  const changed = (now, before) => {
+    if (isOther(now, before)) {
+      note({ v: null });
+      dispatchEvent(new Event("hashchange")); // the page begins anew
+      return say("another dataset has taken its place");
     }
-  }, 1000);
+    newest = now;
+    if (v) return pin();
+    const more = now.episodes - before.episodes;
+    say(more > 0 ? `${plural(more, "more episode")}` : "the dataset has changed");
+    info = get("dataset", { d: key }, life.signal);
+    info.catch(() => null);
+    describe();
+    table.refresh();
+  };
+  follow(main, { parameters: { d: key }, known: newest, signal: life.signal, changed });
   return () => {
-    clearInterval(timer);
     life.abort();
     table.close();
     document.title = "rlds view";

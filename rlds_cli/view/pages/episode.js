@@ -4,6 +4,7 @@ import { figure, get, h, link, note, plural, say, short } from "./base.js";
 import { cameras } from "./cameras.js";
 import { ticks } from "./chart.js";
 import { Curves, drawable } from "./curves.js";
+import { follow, isOther } from "./follow.js";
 import { keys } from "./keys.js";
 import { Player, SPEEDS } from "./player.js";
 import { Timeline } from "./timeline.js";
@@ -15,13 +16,17 @@ export async function episode(main, [key, number], query) {
   const abort = new AbortController();
   const values = query.has("decide") ? null : import("./step.js");
   const parameters = { d: key, v: query.get("v"), episode: number };
+  const known = await get("changed", { d: key }, abort.signal); // before the episode: of the dataset that it is of, or of one before
   const [facts, about] = await Promise.all([get("episode", parameters, abort.signal), get("about")]);
   parameters.v ??= facts.version;
   const clock = clockOf(facts);
   const stage = cameras(facts.cameras, parameters, about);
   const player = new Player({ rows: facts.rows, time: facts.time, cameras: stage, told: (what) => (what === "row" ? moved() : changed()) });
   player.speed = speed;
-  const name = (row) => `row ${figure(row)} of ${figure(facts.rows)}${clock.known ? `, ${clock.text(player.at(row))}` : ""}`;
+  const name = (row) => {
+    const step = row < facts.steps ? `step ${figure(row)} of ${figure(facts.steps)}` : "final observation";
+    return clock.known ? `${step}, ${clock.text(player.at(row))}` : step;
+  };
   let held = 0;
   const timeline = new Timeline(facts, {
     name,
@@ -64,7 +69,8 @@ export async function episode(main, [key, number], query) {
   }, deciding?.keys);
   const controls = transport();
 
-  main.append(h("div.ep", { class: `ep${facts.cameras.length ? "" : " ep-blind"}${deciding ? " ep-deciding" : ""}` },
+  const newer = h("p.soft.ep-newer", { role: "status", hidden: true });
+  main.append(newer, h("div.ep", { class: `ep${facts.cameras.length ? "" : " ep-blind"}${deciding ? " ep-deciding" : ""}` },
     heading(),
     h("div.ep-left", {}, facts.cameras.length ? stage.stage : null, step.texts, marks(), step.table, columns()),
     deciding ? h("div.dc-right", {}, deciding.panel, curves.element) : curves.element,
@@ -88,6 +94,31 @@ export async function episode(main, [key, number], query) {
   }
   player.seek(Number(query.get("step")) || 0);
   changed();
+
+  /** Say that there is a newer version than the one that is played. */
+  function told(now) {
+    newer.hidden = Boolean(deciding) || now.version === facts.version; // a decision makes a version, too
+    const more = known.version === facts.version ? now.episodes - known.episodes : 0;
+    const said = more > 0 ? `${plural(more, "episode")} came after version ${facts.version}, which this is. ` : `This is version ${facts.version}; the newest is ${now.version}. `;
+    if (newer.firstChild?.textContent !== said) newer.replaceChildren(said, h("button", { click: renew }, "Show the newest"));
+  }
+  function renew() {
+    const order = query.get("sort") ? { where: null, sort: null, desc: null, at: null } : {}; // its place is another one there
+    note({ v: null, ...order });
+    dispatchEvent(new Event("hashchange"));
+  }
+  told(known);
+  follow(main, {
+    parameters: { d: key },
+    known,
+    signal: abort.signal,
+    changed(now, before) {
+      if (!isOther(now, before)) return told(now);
+      note({ v: null, step: null });
+      dispatchEvent(new Event("hashchange")); // the page begins anew
+      say("another dataset has taken its place");
+    },
+  });
   return () => {
     abort.abort();
     clearTimeout(noted);
@@ -136,16 +167,16 @@ export async function episode(main, [key, number], query) {
     const button = (label, icon, click, name = "tr-button") => h(`button.${name}`, { "aria-label": label, title: label, click }, symbol(icon));
     const play = button("play (space)", "play", () => player.toggle(), "tr-play");
     const speeds = h("select", { "aria-label": "speed", change: () => player.setSpeed(Number(speeds.value)) }, SPEEDS.map((s) => h("option", { value: s }, s === 0.25 ? "¼×" : s === 0.5 ? "½×" : `${s}×`)));
-    const where = h("output.tr-where", { "aria-live": "off" });
+    const where = h("output.tr-where", { "aria-live": "off", title: "steps are counted from 0" });
     const state = h("span.soft.tr-state", { role: "status" });
     const loop = h("button.tr-loop", { title: "end the loop (X)", hidden: true, click: () => player.setLoop(null) });
-    const element = h("div.tr", {}, button("first row (Home)", "first", () => player.seek(0)), button("one step back (,)", "back", () => player.move(-1)), play,
+    const element = h("div.tr", {}, button("first step (Home)", "first", () => player.seek(0)), button("one step back (,)", "back", () => player.move(-1)), play,
       button("one step on (.)", "on", () => player.move(1)), speeds, where, loop, state,
       h("span.tr-right", {}, h("span.soft", {}, clock.note), h("button", { "aria-label": "keys (?)", title: "keys (?)", click: () => board.help() }, "?")));
     return {
       element,
       row(row) {
-        where.textContent = `${figure(row)} / ${figure(facts.rows - 1)}${clock.known ? ` · ${clock.text(player.at(row))}` : ""}`;
+        where.textContent = name(row);
       },
       state() {
         play.replaceChildren(symbol(player.playing ? "pause" : "play"));
@@ -202,7 +233,7 @@ function clockOf({ time, rows }) {
   return {
     known,
     text,
-    note: !known ? "no rate is known: 20 rows a second" : time.rate ? `${short(time.rate)} Hz` : `times by ${time.by}`,
+    note: !known ? "no rate is known: 20 steps a second" : time.rate ? `${short(time.rate)} Hz` : `times by ${time.by}`,
     ticks(player, first, stop, count) {
       if (!known) return ticks(first, stop - 1, count).filter(Number.isInteger).map((row) => ({ row, text: figure(row) }));
       const places = ticks(player.at(first), player.at(Math.min(rows, stop) - 1), count);

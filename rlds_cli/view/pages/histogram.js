@@ -72,15 +72,16 @@ export function numbers(column, chosen, choose) {
     start = place(e);
     e.preventDefault();
   });
-  plot.addEventListener("pointermove", (e) => {
-    if (start === null) return;
+  const drag = (e) => {
     const [a, b] = [start, place(e)].sort((x, y) => x - y);
     range = whole ? [Math.floor(Math.min(a, bins - 1)) / bins, Math.ceil(Math.max(b, 0.001)) / bins] : [a, b];
     draw();
-  });
+  };
+  plot.addEventListener("pointermove", (e) => start !== null && drag(e));
   const end = (e) => {
     if (start === null) return;
     const moved = Math.abs(place(e) - start) > (whole ? 0.1 : 0.01);
+    if (moved) drag(e);
     start = null;
     if (moved) tell();
     else if (range[0] > 0 || range[1] < 1) pick(0, 1); // a press takes the range away

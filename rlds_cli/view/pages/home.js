@@ -1,6 +1,7 @@
 // The home: its datasets, searched, and what the command named.
 
 import { get, h, link, note, plural, size } from "./base.js";
+import { follow } from "./follow.js";
 
 const SIZES = { "": [0, Infinity], small: [0, 1e8], middle: [1e8, 1e10], large: [1e10, Infinity] };
 const SORTS = {
@@ -10,39 +11,76 @@ const SORTS = {
   "most episodes": (a, b) => (b.episodes ?? 0) - (a.episodes ?? 0),
 };
 const AT_ONCE = 100;
+const DETAILS = 10000; // milliseconds between two looks at what takes the server longer
 
 export async function home(main, parts, query) {
   const life = new AbortController();
-  const [about, { datasets }] = await Promise.all([get("about"), get("home", {}, life.signal)]);
+  const [about, first] = await Promise.all([get("about"), get("home", {}, life.signal)]);
   const state = Object.fromEntries(["q", "family", "licence", "size", "findings", "sort"].map((name) => [name, query.get(name) ?? ""]));
-  const unique = (name) => [...new Set(datasets.map((d) => d[name]).filter(Boolean))].sort();
   const set = (name) => (e) => ((state[name] = e.target.value), note({ [name]: state[name] }), draw());
-  const choice = (name, said, options) => h("label.hm-choice", {}, h("span.soft", {}, said), h("select", { change: set(name) }, options.map(([value, text]) => h("option", { value, selected: state[name] === value }, text))));
+  const options = (name, values) => values.map(([value, text]) => h("option", { value, selected: state[name] === value }, text));
+  const choice = (name, said, values) => h("label.hm-choice", {}, h("span.soft", {}, said), h("select", { change: set(name) }, options(name, values)));
   const search = h("input.hm-search", { type: "search", value: state.q, placeholder: "words of names, tasks, descriptions", "aria-label": "search datasets", input: set("q"), keydown: (e) => e.key === "Enter" && list.querySelector("a")?.click() });
   const count = h("output.soft", { role: "status" });
   const list = h("ul.hm-list");
   const end = h("div.hm-end");
   const observer = new IntersectionObserver((seen) => seen.some((s) => s.isIntersecting) && more());
-  let found = [], shown = 0;
+  const chosen = Object.fromEntries(["family", "licence"].map((name) => [name, choice(name, name, [])]));
+  const items = new Map(); // key -> {said, element}: elements stay while what they say does
+  let listed = [], datasets = [], details = {}, found = [], shown = AT_ONCE, asked = 0, timer = 0;
 
-  for (const d of datasets) d.text = [d.id, d.description, d.env_id, d.licence, d.family, ...d.tags].filter(Boolean).join("\n").toLowerCase();
+  /** Take a list of the server: of all datasets, or what is known of them besides. */
+  function take({ list = listed, more = details }) {
+    [listed, details] = [list, more];
+    datasets = listed.map((d) => {
+      const one = { ...d, ...details[d.key] };
+      one.text = [d.id, d.description, d.env_id, d.licence, d.family, ...d.tags, ...(one.tasks ?? [])].filter(Boolean).join("\n").toLowerCase();
+      return one;
+    });
+    for (const [name, label] of Object.entries(chosen)) {
+      const values = [...new Set([...datasets.map((d) => d[name]), state[name]].filter(Boolean))].sort();
+      const select = label.querySelector("select");
+      if (select.options.length !== values.length + 1) select.replaceChildren(...options(name, [["", "all"], ...values.map((x) => [x, x.length > 24 ? `${x.slice(0, 23)}…` : x])]));
+    }
+    draw({ stay: true });
+  }
 
-  function draw() {
+  async function detail() {
+    asked = performance.now();
+    try {
+      const { datasets: more } = await get("home", { details: 1 }, life.signal);
+      take({ more });
+    } catch (e) {
+      if (e.name !== "AbortError") count.textContent = e.message;
+    }
+  }
+
+  function draw({ stay = false } = {}) {
     const words = state.q.toLowerCase().split(/\s+/).filter(Boolean);
     const [low, high] = SIZES[state.size] ?? SIZES[""];
     found = datasets.filter((d) => words.every((w) => d.text.includes(w)) && (!state.family || d.family === state.family) && (!state.licence || d.licence === state.licence)
       && (!state.size || (d.bytes >= low && d.bytes < high)) && (!state.findings || (state.findings === "errors" ? d.errors : state.findings === "none" ? !d.errors && !d.warnings && !d.damage : d.errors || d.warnings || d.damage)));
     found.sort(SORTS[state.sort] ?? SORTS.name);
     count.textContent = found.length === datasets.length ? plural(found.length, "dataset") : `${found.length.toLocaleString("en")} of ${plural(datasets.length, "dataset")}`;
-    shown = 0;
-    list.replaceChildren();
-    more();
+    if (!stay) shown = AT_ONCE;
+    const wanted = found.slice(0, shown).map(item);
+    if (!found.length) wanted.push(h("li.soft.hm-none", {}, datasets.length ? "No dataset is like this." : "No datasets are here yet. ", datasets.length ? "" : h("code", {}, "rlds import FILES --as local/NAME")));
+    for (const old of [...list.children]) if (!wanted.includes(old)) old.remove();
+    wanted.forEach((element, k) => element !== list.children[k] && list.insertBefore(element, list.children[k] ?? null));
   }
 
   function more() {
-    if (shown >= found.length && shown) return;
-    list.append(...found.slice(shown, (shown += AT_ONCE)).map(entry));
-    if (!found.length) list.append(h("li.soft.hm-none", {}, datasets.length ? "No dataset is like this." : "No datasets are here yet. ", datasets.length ? "" : h("code", {}, "rlds import FILES --as local/NAME")));
+    if (shown >= found.length) return;
+    shown += AT_ONCE;
+    draw({ stay: true });
+  }
+
+  function item(d) {
+    const said = JSON.stringify(d), before = items.get(d.key);
+    if (before?.said === said) return before.element;
+    const element = entry(d);
+    items.set(d.key, { said, element });
+    return element;
   }
 
   function entry(d) {
@@ -54,16 +92,20 @@ export async function home(main, parts, query) {
 
   const named = about.named.length ? h("section.hm-named", {}, h("h2", {}, "Named on the command line"), h("ul.hm-list", {}, about.named.map((d) => h("li", {}, h("a.hm-entry", { href: link(["d", d.key]) }, h("span.hm-name", {}, h("span.id", {}, d.id)), h("span.hm-said.soft", {}, d.address)))))) : null;
   main.append(h("h1.hidden", {}, "Datasets"), named ?? "", h("div.hm-bar", { role: "search" }, search,
-    choice("family", "family", [["", "all"], ...unique("family").map((f) => [f, f])]), choice("licence", "licence", [["", "all"], ...unique("licence").map((f) => [f, f.length > 24 ? `${f.slice(0, 23)}…` : f])]),
+    chosen.family, chosen.licence,
     choice("size", "size", [["", "any"], ["small", "up to 100 MB"], ["middle", "up to 10 GB"], ["large", "more"]]), choice("findings", "findings", [["", "any"], ["some", "some"], ["errors", "errors"], ["none", "none"]]), choice("sort", "sort", Object.keys(SORTS).map((s, k) => [k ? s : "", s]))), count, list, end);
-  draw();
+  take({ list: first.datasets });
   observer.observe(end);
-  get("home", { details: 1 }, life.signal).then(({ datasets: details }) => {
-    for (const d of datasets) {
-      const more = details[d.key];
-      if (more) Object.assign(d, more, { text: `${d.text}\n${more.tasks.join("\n").toLowerCase()}` });
-    }
-    draw();
-  }).catch((e) => e.name === "AbortError" || (count.textContent = e.message));
-  return () => (life.abort(), observer.disconnect());
+  detail();
+  follow(main, {
+    path: "home",
+    known: first,
+    signal: life.signal,
+    changed({ datasets: list }) {
+      take({ list });
+      clearTimeout(timer);
+      timer = setTimeout(detail, Math.max(0, asked + DETAILS - performance.now()));
+    },
+  });
+  return () => (life.abort(), observer.disconnect(), clearTimeout(timer));
 }

@@ -7,7 +7,7 @@ const HELP = [
   ["L, J", "play on, play back; again: faster"],
   ["→ ←, . ,", "one step on, one back"],
   ["Shift → ←", "one second on, one back"],
-  ["Home, End", "first row, last row"],
+  ["Home, End", "first step, last step"],
   ["I, O", "in and out: the range that is looped"],
   ["X", "end the loop"],
   ["N, P", "next, previous episode"],

@@ -78,6 +78,7 @@ export class Rows {
     this.update();
     clearTimeout(this.still);
     this.still = setTimeout(() => {
+      if (this.box.scrollTop !== this.last) return; // it goes on: its event is about to come
       if (this.tall !== this.whole) this.go(this.position);
       this.settled?.(Math.round(this.position / this.height));
     }, 150);

@@ -107,7 +107,7 @@ export class Stream {
       this.wanted = null;
       const k = this.place(wanted);
       if (this.ready(wanted) || (await this.creep(k)) || (await this.seek(k))) this.arrived(wanted);
-      else if (this.wanted === null) this.end("the browser shows another frame than that of the row");
+      else if (this.wanted === null) this.end("the browser shows another frame than that of the step");
     }
     this.seeking = false;
   }

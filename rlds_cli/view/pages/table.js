@@ -29,6 +29,16 @@ export function episodeTable({ key, v, query }) {
   const head = h("div.tb-head", { role: "row" });
   const box = h("div.tb-box", { role: "grid", tabindex: "0", "aria-label": "episodes", "aria-readonly": "true" }, h("div.tb-top", { role: "rowgroup" }, head));
   const lines = h("div.tb-lines");
+  let held = false, later = new Set(); // what is under a finger stays until it is lifted: else a click, or a drag, is lost
+  const lift = () => setTimeout(() => {
+    held = false;
+    const waiting = later;
+    later = new Set();
+    for (const act of waiting) act();
+  });
+  const calmly = (act) => (held ? later.add(act) : act());
+  box.addEventListener("pointerdown", () => (held = true));
+  for (const name of ["pointerup", "pointercancel"]) addEventListener(name, lift);
   const where = h("div");
   const element = h("section.tb", {}, h("div.tb-bar", {}, h("label.tb-label", {}, "where ", input), clear, count, view, decide, chooser), error, where, box, h("details.tb-same", {}, h("summary", {}, "The same in a shell and in Python"), lines));
 
@@ -56,8 +66,13 @@ export function episodeTable({ key, v, query }) {
     } catch (e) {
       if (e.name === "AbortError") return;
       box.removeAttribute("aria-busy");
+      if (!shown && (wanted.sort || wanted.where)) { // of a link that is wrong, what can be shown
+        Object.assign(state, wanted.sort ? { sort: "", desc: false } : { where: "" });
+        goal = { ...state };
+        await apply({}, { typed: true });
+      }
       goal = { ...state };
-      input.setAttribute("aria-invalid", String(wanted.where !== state.where));
+      input.setAttribute("aria-invalid", String(input.value !== state.where));
       error.replaceChildren(problem(e));
       return;
     }
@@ -75,7 +90,7 @@ export function episodeTable({ key, v, query }) {
     if (!shown) shown = columns.filter((c) => c.usual).map((c) => c.name);
     count.textContent = state.where ? `${page.matching.toLocaleString("en")} of ${plural(page.of, "episode")}` : plural(page.of, "episode");
     tell(page);
-    frame();
+    calmly(frame);
     if (!page.matching && state.where) error.replaceChildren(h("p.soft", {}, "No episode matches."));
     rows.reset({ count: page.matching });
     rows.put(0, page.episodes);
@@ -90,7 +105,7 @@ export function episodeTable({ key, v, query }) {
       const fields = shown.filter((name) => columns.find((c) => c.name === name && c.kind !== "id"));
       const found = fields.length ? await get("columns", { d: key, v, where: state.where, field: fields }, asking.signal) : { columns: [] };
       spreads = new Map(found.columns.map((c) => [c.name, c]));
-      frame();
+      calmly(frame);
     } catch (e) {
       if (e.name !== "AbortError") error.replaceChildren(problem(e));
     }
@@ -167,6 +182,8 @@ export function episodeTable({ key, v, query }) {
     where.replaceChildren(open.element);
   }
 
+  const refresh = () => apply({}, { again: true });
+
   function toggle() {
     if (open) {
       open.close();
@@ -182,10 +199,11 @@ export function episodeTable({ key, v, query }) {
   return {
     element,
     back: () => rows.back(),
-    refresh: () => apply({}, { again: true }),
+    refresh: () => calmly(refresh),
     filter: (expression) => apply({ where: expression }),
     close() {
       asking?.abort();
+      for (const name of ["pointerup", "pointercancel"]) removeEventListener(name, lift);
       rows.close();
       pictures.close();
       open?.close();

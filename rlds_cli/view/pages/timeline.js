@@ -14,7 +14,7 @@ export class Timeline {
     this.window = h("div.tl-window", { hidden: true });
     this.cursor = h("div.tl-cursor");
     this.tip = h("div.tl-tip", { hidden: true });
-    this.element = h("div.tl", { role: "slider", tabindex: "0", "aria-label": "row", "aria-valuemin": "0", "aria-valuemax": facts.rows - 1, "aria-orientation": "horizontal" },
+    this.element = h("div.tl", { role: "slider", tabindex: "0", "aria-label": "step", "aria-valuemin": "0", "aria-valuemax": facts.rows - 1, "aria-orientation": "horizontal" },
       this.canvas, this.range, this.window, this.cursor, this.tip);
     let dragged = false;
     this.element.addEventListener("pointerdown", (e) => {
