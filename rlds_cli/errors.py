@@ -44,6 +44,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from rlds_cli.base import visible
@@ -183,7 +184,15 @@ class ArchiveError(RldsError):
 
 
 class UnknownLayout(ArchiveError):
-    """A file that no reader recognises."""
+    """A file that no reader recognises.
+
+    Attributes
+    ----------
+    folders : tuple of Path
+        Those in a folder that was given, of which each is a dataset by itself.
+    """
+
+    folders: tuple[Path, ...] = ()
 
 
 class CorruptArchive(ArchiveError):

@@ -75,8 +75,8 @@ def import_(
             planned = make.plan_import(path, as_, **what, **about, cache_dir=cache_dir)
         except UnknownLayout as e:
             if (
-                reader or mapped["fields"] or mapped["episodes_by"] or make.is_recognised(path)
-            ):  # the error is about these options, or says what to add
+                reader or mapped["fields"] or mapped["episodes_by"] or e.folders or make.is_recognised(path)
+            ):  # the error is about these options, or says what to add or to name
                 raise
             raise _unknown_layout(path[0], as_, e) from e
         if dry_run:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import os
 import secrets
+import shlex
 import shutil
 import socket
+import tempfile
+import threading
 import webbrowser
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -23,6 +27,9 @@ from rlds_cli.errors import UnknownLayout
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
+
+
+_SECONDS = 60.0  # in which a browser starts
 
 
 @app.command("view")
@@ -60,23 +67,27 @@ def view(
     from rlds_cli.view import serve
 
     with ExitStack() as stack:
-        named = []
-        first = ""
+        named, ids, names = [], list[str](), set[str]()
         for ref in refs or ():
-            found = stack.enter_context(_opened(ref, cache_dir))
+            found = stack.enter_context(_opened(ref, cache_dir, names))
             if isinstance(found, str):
-                first = first or found
+                ids.append(found)
             else:
                 named.append(found)
 
         def tell(address: str, port: int) -> None:
             typer.echo(address)  # as it is: the part behind the # names the page
-            _tell_how(address, port, no_open=no_open)
+            if "SSH_CONNECTION" in os.environ:
+                forward = f"ssh -N -L {port}:127.0.0.1:{port} {socket.gethostname()}"
+                out.note(f"on your own machine: {forward}, then open the address")
+            elif not no_open:
+                stack.enter_context(_browser(address))
+            out.note("Ctrl-C ends it")
 
         with suppress(KeyboardInterrupt):  # Ctrl-C is how it ends
             serve(
                 named,
-                first=first,
+                ids=ids,
                 port=port,
                 cache_dir=cache_dir,
                 read_only=read_only,
@@ -88,20 +99,36 @@ def view(
         remote.tell(*named)
 
 
-def _tell_how(address: str, port: int, *, no_open: bool) -> None:
-    """Open the browser, or say how one on another machine comes here."""
-    if "SSH_CONNECTION" in os.environ:
-        out.note(
-            f"on your own machine: ssh -N -L {port}:127.0.0.1:{port} {socket.gethostname()}, then open the address"
-        )
-    elif not no_open:
-        webbrowser.open(address)
-    out.note("Ctrl-C ends it")
+@contextmanager
+def _browser(address: str) -> Iterator[None]:
+    """Open the browser at a file that only this user can read, and which leads to the address.
+
+    All users of a machine see the command line of a browser, and the address is a password. The file goes when the
+    browser has had time to read it, or in the end.
+    """
+    to = html.escape(address)
+    lines = ['<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer">']
+    lines += [f'<meta http-equiv="refresh" content="0; url={to}"><title>rlds view</title><a href="{to}">rlds view</a>']
+    with tempfile.TemporaryDirectory(prefix="rlds-view-", ignore_cleanup_errors=True) as folder:  # of mode 0700
+        page = Path(folder) / "open.html"
+        safe_files.replace_text(page, "\n".join(lines), mode=0o600)
+        later = threading.Timer(_SECONDS, page.unlink, kwargs={"missing_ok": True})
+        later.daemon = True
+        later.start()
+        if not webbrowser.open(page.as_uri()):
+            out.note("no browser was found: open the address in one")
+        try:
+            yield
+        finally:
+            later.cancel()
 
 
 @contextmanager
-def _opened(ref: str, cache_dir: Path | None) -> Iterator[Dataset | str]:
-    """Give the id of a dataset of the home, or another dataset: at an address, of a directory, of files."""
+def _opened(ref: str, cache_dir: Path | None, names: set[str]) -> Iterator[Dataset | str]:
+    """Give the id of a dataset of the home, or another dataset: at an address, of a directory, of files.
+
+    Files get a name that is none of ``names``, which it joins.
+    """
     from rlds_cli import home
     from rlds_cli.base import settings
     from rlds_cli.dataset import open_dataset
@@ -113,7 +140,7 @@ def _opened(ref: str, cache_dir: Path | None) -> Iterator[Dataset | str]:
         return
     found, is_dataset = home.version_or_file(ref, cache_dir=cache_dir)
     if not is_dataset:
-        with _imported(ref, cache_dir) as ds:
+        with _imported(ref, _name(Path(ref), names), cache_dir) as ds:
             yield ds
         return
     id = home.id_of(Path(found.place))
@@ -124,16 +151,19 @@ def _opened(ref: str, cache_dir: Path | None) -> Iterator[Dataset | str]:
 
 
 @contextmanager
-def _imported(path: str, cache_dir: Path | None) -> Iterator[Dataset]:
+def _imported(path: str, name: str, cache_dir: Path | None) -> Iterator[Dataset]:
     """Import files into a temporary home, which goes in the end; gc removes what a killed process leaves."""
     from rlds_cli import home
     from rlds_cli.base import ids, settings
     from rlds_cli.make import import_files, plan_import
 
-    id = f"local/{_name(path)}"
+    id = f"local/{name}"
     try:
         planned = plan_import([path], id, cache_dir=cache_dir)
     except UnknownLayout as e:  # the options that its hint names are those of an import
+        if e.folders:
+            named = " ".join(shlex.quote(str(folder)) for folder in e.folders)
+            raise UnknownLayout(e.message, hint=f"rlds view {named}") from e
         hint = f"{e.hint}; options are those of rlds import {path} --as {id}" if e.hint else None
         raise UnknownLayout(e.message, hint=hint) from e
     size = planned.array_bytes if planned.array_bytes is not None else planned.bytes
@@ -151,7 +181,14 @@ def _imported(path: str, cache_dir: Path | None) -> Iterator[Dataset]:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _name(path: str) -> str:
-    """Return a name for files: what an id can hold of that of the first."""
-    kept = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in Path(path).stem.lower())
-    return kept.strip("-_")[:60] or "files"
+def _name(path: Path, names: set[str]) -> str:
+    """Return a name for files that is not taken: what an id can hold of theirs, and of the folders that they are in."""
+    parts = [path.stem, *(folder.name for folder in path.absolute().parents)]
+    for count in range(1, len(parts) + 1):
+        text = "-".join(reversed(parts[:count])).lower()
+        kept = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in text)
+        name = kept.strip("-_")[-60:].strip("-_") or "files"
+        if name not in names:
+            break
+    names.add(name)
+    return name

@@ -38,8 +38,9 @@ def locate(ref: str | os.PathLike[str], where: Settings) -> Path:
         if is_dataset(path):
             return path
         pushed = f"rlds download {path} fetches the dataset that was pushed there"
+        there = "is not a dataset (no zarr.json there)" if path.exists() else "does not exist"
         raise DatasetNotFound(
-            f"{path} is not a dataset (no zarr.json there).",
+            f"{path} {there}.",
             hint=pushed if (path / "rlds.json").exists() else "rlds list --here shows the datasets on this disk",
         )
     id = meant(str(ref), where)

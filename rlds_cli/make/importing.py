@@ -11,6 +11,7 @@ A mapping file assigns keys of the user's files to fields:
 from __future__ import annotations
 
 import os
+import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,7 @@ from rlds_cli.base.progress import Event, Progress, shown
 from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.base.text import natural
 from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.errors import InvalidArgument, InvalidId, NameTaken, RldsError, UnsafeArchive
+from rlds_cli.errors import InvalidArgument, InvalidId, NameTaken, RldsError, UnknownLayout, UnsafeArchive
 from rlds_cli.home import Home, exclusive
 from rlds_cli.look import choose_files, files_to_import
 from rlds_cli.make.convert import reading
@@ -38,6 +39,8 @@ from rlds_cli.store import Facts, Manifest, StoredDataset
 from rlds_cli.ted import Field
 
 KEYS = ("fields", "episodes_by", "rewards")
+_MOST_TRIED = 64  # folders in which a dataset is sought
+_MOST_FILES = 100_000  # of one
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +184,13 @@ def plan_import(
             nearest=bool(nearest),
             episode_info=episode_info,
         )
-        found = plan_files(options, named)
+        try:
+            found = plan_files(options, named)
+        except UnknownLayout as e:
+            folder = settings.expanded(paths if isinstance(paths, str | os.PathLike) else [*paths][0])
+            if folder.is_dir() and (several := _several(folder, options, named)):
+                raise several from e
+            raise
     plan = found.plan
     check_plan(plan, files, named)
     if found.reader != "plain" and options.may_lack:
@@ -211,6 +220,31 @@ def plan_import(
         beside=more,
         episodes=plan.episode_summary.numbers() if plan.episode_summary else None,
     )
+
+
+def _several(folder: Path, options: Archive, named: Any) -> UnknownLayout | None:
+    """Return the error that names the folders in a folder of which each can be imported by itself; None for no two."""
+    waiting, found, tried = [folder], list[Path](), 0
+    while waiting and tried < _MOST_TRIED:
+        inner = [p for p in waiting.pop(0).iterdir() if p.is_dir() and not p.name.startswith(".")]
+        for place in sorted(inner, key=lambda p: natural(p.name))[: _MOST_TRIED - tried]:
+            tried += 1
+            try:
+                files = choose_files([place], most=_MOST_FILES).files
+                plan_files(replace(options, root=_root(files), files=files, left_out=(), beside=()), named)
+                found.append(place)
+            except (RldsError, OSError):
+                waiting.append(place)
+    if len(found) < 2:
+        return None
+    said = ", ".join(p.relative_to(folder).as_posix() for p in found)
+    count = f"{len(found)} datasets or more" if tried == _MOST_TRIED else f"{len(found)} datasets"
+    error = UnknownLayout(
+        f"{folder} holds {count}, each in a folder of its own: {said}.",
+        hint=f"rlds import {shlex.quote(str(found[0]))} --as local/NAME",
+    )
+    error.folders = tuple(found)
+    return error
 
 
 def is_recognised(paths: Sequence[StrPath]) -> bool:

@@ -88,7 +88,8 @@ def page(query: Query, name: str) -> Response:
 
 def about(query: Query) -> Response:
     """Answer with what the command named, and how the viewer was started."""
-    named = [{"key": key, "id": ds.id, "address": ds.store.address} for key, ds in query.subjects.named]
+    named = [{"key": id, "id": id, "address": None} for id in query.subjects.ids]
+    named += [{"key": key, "id": ds.id, "address": ds.store.address} for key, ds in query.subjects.named]
     started = {"read_only": query.read_only, "decode": query.decode}
     return record(query, {"rlds_version": __version__, "named": named, **started})
 

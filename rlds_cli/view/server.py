@@ -39,6 +39,7 @@ class Server:
         self,
         named: Sequence[Dataset] = (),
         *,
+        ids: Sequence[str] = (),
         port: int = 0,
         cache_dir: StrPath | None = None,
         read_only: bool = False,
@@ -67,7 +68,7 @@ class Server:
         self._decoding = Decoding()
         self.batches = ShownBatches(loader) if loader is not None else None
         named = [*named, *(self.batches.datasets if self.batches else [])]
-        self._subjects = Subjects(named, cache_dir=cache_dir, batches=self.batches)
+        self._subjects = Subjects(named, ids=ids, cache_dir=cache_dir, batches=self.batches)
         app = application(
             self._subjects,
             self._decoding,
@@ -147,7 +148,7 @@ def fragment(key: str, version: int | None = None) -> str:
 def serve(
     named: Sequence[Dataset] = (),
     *,
-    first: str = "",
+    ids: Sequence[str] = (),
     port: int = 0,
     cache_dir: StrPath | None = None,
     read_only: bool = False,
@@ -162,8 +163,9 @@ def serve(
     ----------
     named : sequence of Dataset
         Datasets besides those of the home.
-    first : str
-        The id of the dataset of the home that the first page shows; else it is the first of ``named``, or the home.
+    ids : sequence of str
+        Datasets of the home that are shown first, beside ``named``. The first page is that of the only one of both,
+        else the home.
     port : int
         By default any that is free.
     cache_dir : path, optional
@@ -187,11 +189,12 @@ def serve(
         The port is taken.
     """
     with Server(
-        named, port=port, cache_dir=cache_dir, read_only=read_only, decode=decode, labels=labels, by=by
+        named, ids=ids, port=port, cache_dir=cache_dir, read_only=read_only, decode=decode, labels=labels, by=by
     ) as server:
-        if not (first or named):
+        shown = [*ids, *(f"~{k}" for k in range(len(named)))]
+        if len(shown) != 1:
             server.list_home()
-        tell(server.address + fragment(first or ("~0" if named else "")), server.port)
+        tell(server.address + fragment(shown[0] if len(shown) == 1 else ""), server.port)
         threading.Event().wait()
 
 

@@ -58,6 +58,8 @@ class Subjects:
     ----------
     named : sequence of Dataset
         What the command named, opened: ``~0``, ``~1``, ... stand for them.
+    ids : sequence of str
+        Datasets of the home that it named.
     cache_dir : path, optional
         A home instead of ``RLDS_HOME``.
     batches : ShownBatches, optional
@@ -65,8 +67,14 @@ class Subjects:
     """
 
     def __init__(
-        self, named: Sequence[Dataset] = (), *, cache_dir: StrPath | None = None, batches: ShownBatches | None = None
+        self,
+        named: Sequence[Dataset] = (),
+        *,
+        ids: Sequence[str] = (),
+        cache_dir: StrPath | None = None,
+        batches: ShownBatches | None = None,
     ) -> None:
+        self.ids = tuple(ids)
         self.batches = batches
         self._named = list(named)
         self._cache_dir = cache_dir

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import h5py
 import numbered_films as films
@@ -244,6 +247,68 @@ def ended(process: subprocess.Popen[str]) -> str:
 def test_the_command_prints_the_address_and_ends_with_ctrl_c(tmp_path: Path) -> None:
     with command(home=tmp_path) as (process, address):
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]+/", address)
+        ended(process)
+
+
+def test_the_browser_is_not_given_the_address(tmp_path: Path) -> None:
+    """All users see its command line: it is given a file that leads there."""
+    seen = tmp_path / "seen"
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\nprintf %s "$1" > {seen}.new && mv {seen}.new {seen}\n')
+    browser.chmod(0o700)
+    unset = {name: value for name, value in os.environ.items() if name != "SSH_CONNECTION"}
+    given = unset | {"BROWSER": f"{browser} %s", "TMPDIR": str(tmp_path)}
+    words = [sys.executable, "-m", "rlds_cli", "view", "--home", str(tmp_path / "home")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, env=given, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            assert process.stdout is not None
+            address = process.stdout.readline().strip()
+            while not seen.exists():
+                assert process.poll() is None
+                time.sleep(0.02)
+            page = Path(urllib.request.url2pathname(urlsplit(seen.read_text()).path))
+            assert f'content="0; url={address}"' in page.read_text()
+            assert [path.stat().st_mode & 0o777 for path in (page, page.parent)] == [0o600, 0o700]
+            ended(process)
+        finally:
+            process.kill()
+    assert not page.parent.exists()
+
+
+def test_a_folder_of_datasets_names_them(tmp_path: Path) -> None:
+    for name in ("one", "nested/two"):
+        (tmp_path / "rec" / name).mkdir(parents=True)
+        with h5py.File(tmp_path / "rec" / name / "data.h5", "w") as f:
+            f["observation"], f["action"] = np.zeros((9, len(name)), np.float32), np.ones((9, 2), np.float32)
+            f["done"] = np.arange(9) == 8
+    (tmp_path / "rec" / "nested" / "empty").mkdir()
+    done = run_rlds("view", "--no-open", tmp_path / "rec", "--home", tmp_path / "home")
+    named = f"{tmp_path}/rec/one {tmp_path}/rec/nested/two"
+    assert done.returncode == 1 and f"hint: rlds view {named}\n" in done.stderr.decode()
+    done = run_rlds("import", tmp_path / "rec", "--as", "local/rec", "--home", tmp_path / "home")
+    assert f"hint: rlds import {tmp_path}/rec/one --as local/NAME" in done.stderr.decode()
+
+
+def test_a_path_that_does_not_exist_is_said(tmp_path: Path) -> None:
+    done = run_rlds("view", "--no-open", tmp_path / "gone.h5", "--home", tmp_path / "home")
+    assert done.returncode == 1 and f"{tmp_path}/gone.h5 does not exist" in done.stderr.decode()
+
+
+def test_several_are_listed_on_the_first_page_by_names_of_their_own(tmp_path: Path) -> None:
+    rlds_cli.create("local/mine", [{"observation": np.zeros((3, 1)), "action": np.zeros((2, 1))}], cache_dir=tmp_path)
+    files = []
+    for day in ("monday", "tuesday"):
+        (tmp_path / day).mkdir()
+        files.append(tmp_path / day / "run.h5")
+        with h5py.File(files[-1], "w") as f:
+            f["observation"], f["action"] = np.zeros((9, 3), np.float32), np.ones((9, 2), np.float32)
+            f["done"] = np.arange(9) == 8
+    with command("local/mine", *map(str, files), home=tmp_path) as (process, address):
+        assert address.endswith("/")
+        with urllib.request.urlopen(f"{address}api/about") as answer:
+            named = [(n["key"], n["id"]) for n in json.load(answer)["named"]]
+        assert named == [("local/mine", "local/mine"), ("~0", "local/run"), ("~1", "local/tuesday-run")]
         ended(process)
 
 
