@@ -187,8 +187,9 @@ def plan_import(
         try:
             found = plan_files(options, named)
         except UnknownLayout as e:
-            folder = settings.expanded(paths if isinstance(paths, str | os.PathLike) else [*paths][0])
-            if folder.is_dir() and (several := _several(folder, options, named)):
+            given = [paths] if isinstance(paths, str | os.PathLike) else [*paths]
+            folder = settings.expanded(given[0])
+            if len(given) == 1 and folder.is_dir() and (several := _several(folder, options, named)):
                 raise several from e
             raise
     plan = found.plan

@@ -257,7 +257,7 @@ def step(query: Query) -> Response:
 def _values(rows: Rows, f: Field, number: int, steps: range) -> list[Any]:
     """Return a text, a number, or the list of the elements that `episode` names, of each step; None without a value."""
     there = np.arange(steps.start, max(steps.start, min(steps.stop, int(rows.count(f)[number]))))
-    values = rows.values(f.name, int(rows.start[number]) + there) if len(there) else []
+    values: Iterable[Any] = rows.values(f.name, int(rows.start[number]) + there) if len(there) else []
     missing = [None] * (len(steps) - len(there))
     if f.kind == "text":
         return [None if v is None else _cut(str(v)) for v in values] + missing

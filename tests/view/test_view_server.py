@@ -284,10 +284,10 @@ def test_a_folder_of_datasets_names_them(tmp_path: Path) -> None:
             f["done"] = np.arange(9) == 8
     (tmp_path / "rec" / "nested" / "empty").mkdir()
     done = run_rlds("view", "--no-open", tmp_path / "rec", "--home", tmp_path / "home")
-    named = f"{tmp_path}/rec/one {tmp_path}/rec/nested/two"
+    named = f"{tmp_path}/rec/nested {tmp_path}/rec/one"  # one dataset each, in whichever folder
     assert done.returncode == 1 and f"hint: rlds view {named}\n" in done.stderr.decode()
     done = run_rlds("import", tmp_path / "rec", "--as", "local/rec", "--home", tmp_path / "home")
-    assert f"hint: rlds import {tmp_path}/rec/one --as local/NAME" in done.stderr.decode()
+    assert f"hint: rlds import {tmp_path}/rec/nested --as local/NAME" in done.stderr.decode()
 
 
 def test_a_path_that_does_not_exist_is_said(tmp_path: Path) -> None:
