@@ -21,6 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from rlds_cli import __version__, errors
+from rlds_cli.base.pages import STYLE
 from rlds_cli.errors import InvalidArgument, RldsError
 from rlds_cli.view.curves import curves
 from rlds_cli.view.deciding import decide, decisions, undo
@@ -67,8 +68,7 @@ def refused(error: RldsError) -> Response:
 
 @lru_cache(maxsize=64)
 def _page(name: str) -> tuple[bytes, str]:
-    path = PAGES / name
-    data = path.read_bytes()
+    data = (STYLE if name == STYLE.name else PAGES / name).read_bytes()
     return data, hashlib.sha256(data).hexdigest()[:20]
 
 
@@ -177,7 +177,7 @@ def application(
 
     routes = [route(path, function) for path, function in ROUTES.items()]
     routes += [route(path, function, "POST") for path, function in CHANGES.items()]
-    for file in sorted(PAGES.iterdir()):
+    for file in (*sorted(PAGES.iterdir()), STYLE):
         name = file.name
         if file.suffix in _TYPES:
             routes.append(route("/" if name == "index.html" else f"/pages/{name}", partial(page, name=name)))

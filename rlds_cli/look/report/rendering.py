@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rlds_cli import __version__
 from rlds_cli.base import text
 from rlds_cli.base.files.hashing import short
+from rlds_cli.base.pages import STYLE
 from rlds_cli.dataset import ProvenanceStep
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def _pages() -> Environment:
     made = environment(autoescape=True)
     made.globals |= {
         "version": __version__,
-        "style": Markup((_TEMPLATES / "report.css").read_text("utf-8")),
+        "style": Markup("".join(path.read_text("utf-8") for path in (STYLE, _TEMPLATES / "report.css"))),
         "script": Markup((_TEMPLATES / "report.js").read_text("utf-8")),
     }
     made.filters["sha256"] = _digest
