@@ -127,7 +127,7 @@ def _browser(address: str) -> Iterator[None]:
 def _opened(ref: str, cache_dir: Path | None, names: set[str]) -> Iterator[Dataset | str]:
     """Give the id of a dataset of the home, or another dataset: at an address, of a directory, of files.
 
-    Files get a name that is none of ``names``, which it joins.
+    Files get a name that is not yet among ``names``, and which is added to them.
     """
     from rlds_cli import home
     from rlds_cli.base import settings
@@ -166,7 +166,8 @@ def _imported(path: str, name: str, cache_dir: Path | None) -> Iterator[Dataset]
             raise UnknownLayout(e.message, hint=f"rlds view {named}") from e
         hint = f"{e.hint}; options are those of rlds import {path} --as {id}" if e.hint else None
         raise UnknownLayout(e.message, hint=hint) from e
-    size = planned.array_bytes if planned.array_bytes is not None else planned.bytes
+    kept = planned.bytes if any(f.kind != "array" for f in planned.fields) else 0  # images and videos, as they are
+    size = planned.bytes if planned.array_bytes is None else planned.array_bytes + kept
     own = home.Home(settings.read(cache_dir).home)
     work = ids.parse(f"local/view-{secrets.token_hex(4)}")
     temporary = own.partial(work, "view")

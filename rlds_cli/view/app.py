@@ -88,8 +88,11 @@ def page(query: Query, name: str) -> Response:
 
 def about(query: Query) -> Response:
     """Answer with what the command named, and how the viewer was started."""
-    named = [{"key": id, "id": id, "address": None} for id in query.subjects.ids]
-    named += [{"key": key, "id": ds.id, "address": ds.store.address} for key, ds in query.subjects.named]
+    named = [{"key": id, "id": id, "ref": id, "address": None} for id in query.subjects.ids]
+    for key, ds in query.subjects.named:
+        counts = {"episodes": ds.num_episodes, "steps": ds.num_steps}
+        ref = query.subjects.ref(key)
+        named.append({"key": key, "id": ds.id, "ref": ref, "address": ds.store.address, **counts})
     started = {"read_only": query.read_only, "decode": query.decode}
     return record(query, {"rlds_version": __version__, "named": named, **started})
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -113,7 +114,12 @@ class Subjects:
         if not name.startswith(_NUMBERED):
             return str(Ref(name, version))
         ds = self._of_command(name, version)
-        return None if ds.is_selection else str(Ref(ds.store.address or History.of(ds.path).path, version))
+        if ds.is_selection:
+            return None
+        place: StrPath = ds.store.address or History.of(ds.path).path
+        with suppress(DatasetNotFound):
+            place = ds.id if self.contents.path_of(ds.id) == place else place
+        return str(Ref(place, version))
 
     @property
     def named(self) -> list[tuple[str, Dataset]]:

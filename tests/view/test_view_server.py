@@ -322,7 +322,9 @@ def test_files_are_shown_and_leave_nothing(tmp_path: Path) -> None:
         assert address.endswith("/#/d/~0")
         token = address.removesuffix("#/d/~0")
         with urllib.request.urlopen(f"{token}api/about") as answer:
-            assert json.load(answer)["named"][0]["id"] == "local/press-run-4"
+            (named,) = json.load(answer)["named"]
+        assert (named["id"], named["episodes"], named["steps"]) == ("local/press-run-4", 1, 9)
+        assert rlds_cli.open_dataset(named["ref"]).num_steps == 9
         assert len(list((home / "partial").iterdir())) == 1
         assert "removed at the end" in ended(process)
     assert not list((home / "partial").iterdir()) and file.exists()

@@ -99,7 +99,7 @@ export async function episode(main, [key, number], query) {
   function told(now) {
     newer.hidden = Boolean(deciding) || now.version === facts.version; // a decision makes a version, too
     const more = known.version === facts.version ? now.episodes - known.episodes : 0;
-    const said = more > 0 ? `${plural(more, "episode")} came after version ${facts.version}, which this is. ` : `This is version ${facts.version}; the newest is ${now.version}. `;
+    const said = `This is version ${facts.version}; the newest ${more > 0 ? `has ${plural(more, "episode")} more` : `is ${now.version}`}. `;
     if (newer.firstChild?.textContent !== said) newer.replaceChildren(said, h("button", { click: renew }, "Show the newest"));
   }
   function renew() {
@@ -136,7 +136,7 @@ export async function episode(main, [key, number], query) {
 
   function heading() {
     const named = about.named.find((n) => n.key === key);
-    const ref = around.selected ? null : `${named?.address || named?.id || key}#v${facts.version}`;
+    const ref = around.selected ? null : `${named?.ref ?? key}#v${facts.version}`;
     const python = `${ref ? `ds = rlds_cli.open_dataset("${ref}")\n` : ""}ds.episode(${number})`;
     const copy = (text, what) => h("button", { click: () => copied(text(), what) }, what);
     const other = (by, text, title) =>

@@ -90,7 +90,7 @@ export async function home(main, parts, query) {
       h("span.hm-figures", {}, d.episodes === null ? "" : plural(d.episodes, "episode"), h("span.soft", {}, [d.steps === null ? null : plural(d.steps, "step"), d.bytes === undefined ? null : size(d.bytes), d.licence].filter(Boolean).join(" · ")))));
   }
 
-  const named = about.named.length ? h("section.hm-named", {}, h("h2", {}, "Named on the command line"), h("ul.hm-list", {}, about.named.map((d) => h("li", {}, h("a.hm-entry", { href: link(["d", d.key]) }, h("span.hm-name", {}, h("span.id", {}, d.id)), h("span.hm-said.soft", {}, d.address)))))) : null;
+  const named = about.named.length ? h("section.hm-named", {}, h("h2", {}, "Named on the command line"), h("ul.hm-list", {}, about.named.map((d) => h("li", {}, h("a.hm-entry", { href: link(["d", d.key]) }, h("span.hm-name", {}, h("span.id", {}, d.id)), h("span.hm-said.soft", {}, d.address), h("span.hm-figures", {}, d.episodes === undefined ? "" : [plural(d.episodes, "episode"), h("span.soft", {}, plural(d.steps, "step"))])))))) : null;
   main.append(h("h1.hidden", {}, "Datasets"), named ?? "", h("div.hm-bar", { role: "search" }, search,
     chosen.family, chosen.licence,
     choice("size", "size", [["", "any"], ["small", "up to 100 MB"], ["middle", "up to 10 GB"], ["large", "more"]]), choice("findings", "findings", [["", "any"], ["some", "some"], ["errors", "errors"], ["none", "none"]]), choice("sort", "sort", Object.keys(SORTS).map((s, k) => [k ? s : "", s]))), count, list, end);

@@ -112,7 +112,7 @@ export function episodeTable({ key, v, query }) {
   }
 
   const some = () => shown.map((name) => columns.find((c) => c.name === name)).filter(Boolean);
-  const strip = () => cameras.slice(0, 2);
+  const strip = () => cameras.slice(0, innerWidth < 700 ? 1 : 2);
 
   /** The heads of the columns, which stay while their focus does. */
   function frame() {
