@@ -470,10 +470,14 @@ def test_it_follows_a_dataset_that_grows_and_says_when_it_is_gone(browser: chrom
             writer.commit()
             page = at(browser, viewer, "local/growing")
             page.wait_for(f"{COUNT} === '3 episodes'")
+            page.run(f"globalThis.row = {ROWS}[0]; globalThis.link = row.querySelector('a').href")
             writer.add_episodes(map(episode, range(3, 8)))
             writer.commit()
             page.wait_for(f"{COUNT} === '8 episodes' && JSON.stringify({NUMBERS}) === '[0,1,2,3,4,5,6,7]'")
             page.wait_for("document.querySelector('.ds-facts').textContent.startsWith('8 episodes')")
+            assert page.run(
+                f"{ROWS}[0] === row && row.querySelector('a').href !== link"
+            )  # its pictures are not redrawn
         shutil.rmtree(tmp_path / "datasets" / "local" / "growing")
         page.wait_for("document.querySelector('.problem')?.textContent.includes('is not in this home')")
 

@@ -57,7 +57,7 @@ export async function dataset(main, [key], query) {
       const record = await info;
       const s = record.summary;
       const at = v && newest ? { version: record.version, episodes: s.counts.episodes, steps: s.counts.steps } : newest;
-      facts.textContent = [plural(at.episodes, "episode"), plural(at.steps, "step"), size(s.bytes), s.about.licence, `version ${at.version}`, s.tags.join(", "), s.keeps].filter(Boolean).join(" · ");
+      facts.textContent = [plural(at.episodes, "episode"), plural(at.steps, "step"), size(s.bytes), s.about.licence, `version ${at.version}`, s.tags.join(", "), s.keeps && `keeps ${s.keeps}`].filter(Boolean).join(" · ");
       const wrong = record.findings.filter((f) => f.severity !== "note").length;
       tabs[2].textContent = wrong ? `Findings (${wrong})` : "Findings";
       tabs[3].textContent = record.versions.length > 1 ? `Versions (${record.versions.length})` : "Versions";

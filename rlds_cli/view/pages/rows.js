@@ -4,9 +4,12 @@ const MOST = 6e6; // pixels: browsers draw elements of up to 16 million
 const PAGE = 100; // rows that are fetched together
 
 export class Rows {
-  /** `fetchPage(first, count, signal)` gives rows, `draw(row, number)` an element; `settled(number)` hears of the first row in sight. */
-  constructor(box, { height, fetchPage, draw, open, settled, failed }) {
-    Object.assign(this, { box, height, fetchPage, draw, open, settled, failed, count: 0, position: 0, last: 0, pages: new Map(), pending: new Map(), shown: new Map(), current: 0 });
+  /**
+   * `fetchPage(first, count, signal)` gives rows, `draw(row, number)` an element; `renew(element, row, number)` tells
+   * whether one that is there will do; `settled(number)` hears of the first row in sight.
+   */
+  constructor(box, { height, fetchPage, draw, renew, open, settled, failed }) {
+    Object.assign(this, { box, height, fetchPage, draw, renew, open, settled, failed, count: 0, position: 0, last: 0, pages: new Map(), pending: new Map(), shown: new Map(), current: 0 });
     this.inner = document.createElement("div");
     this.inner.className = "rw-inner";
     this.inner.setAttribute("role", "rowgroup");
@@ -105,8 +108,12 @@ export class Rows {
     const first = Math.max(0, Math.floor(this.position / this.height) - 4);
     const stop = Math.min(this.count, Math.ceil((this.position + this.view) / this.height) + 4);
     for (const [number, element] of this.shown) {
-      if (number >= first && number < stop && !element.stale) continue;
-      if (number >= first && number < stop && !this.row(number)) continue;
+      const row = this.row(number), seen = number >= first && number < stop;
+      if (seen && (!element.stale || !row)) continue;
+      if (seen && this.renew?.(element, row, number)) {
+        element.stale = false;
+        continue;
+      }
       element.remove();
       this.shown.delete(number);
     }

@@ -49,6 +49,7 @@ export function episodeTable({ key, v, query }) {
     height: 34,
     fetchPage: async (from, number, signal) => (await get("episodes", { ...asked(), first: from, count: number }, signal)).episodes,
     draw: row,
+    renew,
     open: (r) => r && (location.hash = to(r, rows.current)),
     settled: (k) => note({ at: k || null }),
     failed: (e) => error.replaceChildren(problem(e)),
@@ -148,11 +149,22 @@ export function episodeTable({ key, v, query }) {
   function row(r, k) {
     if (!r) return h("div.tb-row.tb-wait", { role: "row" }, h("span", {}, "…"));
     const href = to(r, k);
-    return h("div.tb-row", { role: "row", click: (e) => e.target.closest("a") || ((rows.current = k), rows.update()), dblclick: () => (location.hash = href) },
+    const element = h("div.tb-row", { role: "row", click: (e) => e.target.closest("a") || ((rows.current = k), rows.update()), dblclick: () => (location.hash = to(r, k)) },
       h("span", { role: "gridcell" }, h("a", { href, tabindex: "-1", "aria-label": `episode ${r.number}` }, r.number.toLocaleString("en"))),
       cameras.length ? h("a.tb-strip", { role: "gridcell", href, tabindex: "-1" }, strip().flatMap((field) => [0, Math.max(0, r.values.length - 1)].map((step, last) =>
         pictures.picture(media("frame", { d: key, v, episode: r.number, step, field, height: 64 }), `${last ? "last" : "first"} frame of ${field}`)))) : null,
       some().map((c) => cell(c, r.values[c.name])));
+    element.said = said(r);
+    return element;
+  }
+
+  const said = (r) => JSON.stringify([r, some().map((c) => c.name), strip()]);
+
+  /** Keep the element of a row that says the same in another version: its pictures stay. */
+  function renew(element, r, k) {
+    if (element.said !== said(r)) return false;
+    for (const a of element.querySelectorAll("a")) a.href = to(r, k);
+    return true;
   }
 
   function cell(c, value) {
