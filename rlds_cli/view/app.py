@@ -88,7 +88,7 @@ def page(query: Query, name: str) -> Response:
 
 def about(query: Query) -> Response:
     """Answer with what the command named, and how the viewer was started."""
-    named = [{"key": id, "id": id, "ref": id, "address": None} for id in query.subjects.ids]
+    named: list[dict[str, Any]] = [{"key": id, "id": id, "ref": id, "address": None} for id in query.subjects.ids]
     for key, ds in query.subjects.named:
         counts = {"episodes": ds.num_episodes, "steps": ds.num_steps}
         ref = query.subjects.ref(key)

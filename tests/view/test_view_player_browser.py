@@ -219,13 +219,36 @@ def test_it_plays_and_every_frame_is_that_of_its_row(browser: chromium.Browser, 
 def test_a_video_plays(browser: chromium.Browser, viewer: Viewer) -> None:
     page = visit(browser, viewer, 2)
     assert page.run("document.querySelectorAll('.cam video').length") == 1
-    press(page, " ")
+    press(page, "i ")  # a loop: it does not come to its end meanwhile
     page.wait_for(f"Number({SLIDER}.ariaValueNow) > 12")
     press(page, "k")
     at = row(page)
     page.wait_for(f"{CANVASES}[0].dataset.row === '{at}'")
     assert burnt(page) == {"cam": 3 * at}
     assert page.complaints == []
+
+
+def test_a_frame_that_is_slow_to_come_after_a_seek_is_awaited(browser: chromium.Browser, viewer: Viewer) -> None:
+    page = visit(browser, viewer, 2)
+    found = page.run(
+        """(async () => {
+          const { Stream } = await import(new URL('pages/stream.js', document.baseURI));
+          const stream = new Stream('', [0, 0.1, 0.2], () => {}, () => {});
+          stream.video = Object.assign(new EventTarget(), { pause() {}, load() {}, remove() {}, removeAttribute() {} });
+          const seeked = () => setTimeout(() => stream.video.dispatchEvent(new Event('seeked')), 5);
+          Object.defineProperty(stream.video, 'currentTime', { set: seeked });
+          stream.keep = () => {};
+          setTimeout(() => {
+            stream.presented++;
+            stream.kept.push({ k: 1, frame: { close() {} } });
+            stream.seen?.();
+          }, 1000);
+          const found = await stream.seek(1);
+          stream.close();
+          return found;
+        })()"""
+    )
+    assert found is True
 
 
 def test_a_damaged_frame_says_why(browser: chromium.Browser, viewer: Viewer) -> None:
@@ -271,6 +294,7 @@ def test_keys(browser: chromium.Browser, viewer: Viewer) -> None:
     assert not page.run("document.querySelector('dialog').open")
     press(page, "j")
     page.wait_for(f"Number({SLIDER}.ariaValueNow) < 25")
+    press(page, "i")  # a loop: it does not come to its end meanwhile
     press(page, "l")
     at = row(page)
     page.wait_for(f"Number({SLIDER}.ariaValueNow) > {at}")

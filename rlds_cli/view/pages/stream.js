@@ -5,6 +5,8 @@ import { clamp, last } from "./base.js";
 const NEAR = 0.005; // seconds that the time of a frame may differ from that of its row
 const MOST = 5; // frames kept: some decoders have no more
 const PATIENCE = 15000;
+const SETTLED = 250; // milliseconds after a seek and a frame, in which the right one may follow
+const SLOW = 3000; // milliseconds after a seek, in which a busy browser shows a frame
 
 /** Whether the browser may play this stream. */
 export function playable(stream) {
@@ -14,7 +16,7 @@ export function playable(stream) {
 export class Stream {
   /** `arrived(row)` is called when a frame that was asked for is there, `failed(reason)` when there will be none. */
   constructor(url, times, arrived, failed) {
-    Object.assign(this, { arrived, failed, kept: [], wanted: null, at: -1, closed: false, running: false, period: 0 });
+    Object.assign(this, { arrived, failed, kept: [], wanted: null, at: -1, presented: 0, closed: false, running: false, period: 0 });
     this.pictures = []; // {time, first, last}: rows that show the same one follow each other
     for (const [row, time] of times.entries()) {
       const before = this.pictures.at(-1);
@@ -31,6 +33,7 @@ export class Stream {
     const collect = () => {
       if (this.closed) return;
       this.video.requestVideoFrameCallback(collect);
+      this.presented++;
       this.keep();
     };
     this.video.requestVideoFrameCallback(collect);
@@ -133,13 +136,15 @@ export class Stream {
     for (const offset of half > NEAR ? [NEAR, half] : [half]) {
       while (this.kept.length) this.drop(0);
       let done = 0;
+      const before = this.presented;
+      const isOther = () => done && performance.now() - done > (this.presented > before ? SETTLED : SLOW);
       const seeked = () => {
         done = performance.now();
         this.keep();
       };
       this.video.addEventListener("seeked", seeked, { once: true });
       this.video.currentTime = this.pictures[k].time + offset;
-      await this.until(() => this.has(k) || (done && performance.now() - done > 250), PATIENCE);
+      await this.until(() => this.has(k) || isOther(), PATIENCE);
       this.video.removeEventListener("seeked", seeked);
       if (this.has(k) || this.closed) return true;
     }
