@@ -59,7 +59,7 @@ def test_the_examples_start() -> None:
     done = subprocess.run([sys.executable, str(script), "--help"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and "--write" in done.stdout, done.stderr
     runs = re.findall(r"python (examples/\w+\.py)", script.read_text(encoding="utf-8"))
-    assert len({*runs}) == 9 and all((ROOT / name).is_file() for name in runs)
+    assert len({*runs}) == 10 and all((ROOT / name).is_file() for name in runs)
 
 
 @pytest.mark.slow
