@@ -2,7 +2,9 @@
 
 import { figure, get, h, link, plural, style } from "./base.js";
 import { spoken } from "./decide.js";
-import { ORDERS, queueOf, setWho, who } from "./queue.js";
+import { queueOf, setWho, who } from "./queue.js";
+
+const ORDERS = { table: "as in the table", random: "at random", outliers: "unusual ones first", twins: "near duplicates first" };
 
 export async function begin(main, [key], query) {
   const v = query.get("v") ?? String((await get("changed", { d: key })).version), where = query.get("where") ?? "";

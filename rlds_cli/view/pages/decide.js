@@ -1,17 +1,14 @@
 // Decide on the episode that is shown: labels, whether it stays, a comment, steps and sub-tasks; by buttons and by keys.
 
-import { figure, get, h, link, plural, post, say, style } from "./base.js";
-import { keep, Marks, onKept, sent } from "./marks.js";
+import { figure, get, h, link, say, style } from "./base.js";
+import { keep, Marks, onKept } from "./marks.js";
 import { queueOf, setWho, who } from "./queue.js";
 
 export const spoken = (value) => (value === true ? "yes" : value === false ? "no" : String(value));
 const pressed = (button, on) => button.setAttribute("aria-pressed", String(on));
 let wide = false; // whether the steps were shown last
 /** Do something once what was changed is on the screen. */
-const seen = (does) => {
-  const once = () => (clearTimeout(timer), does && does(), (does = null)), timer = setTimeout(once, 100); // a hidden page has no frames
-  requestAnimationFrame(() => setTimeout(once));
-};
+const seen = (does) => requestAnimationFrame(() => setTimeout(does));
 
 /** The parts of the page of an episode that decide on it. */
 export async function deciding({ key, number, query, facts, player }) {
@@ -46,21 +43,19 @@ export async function deciding({ key, number, query, facts, player }) {
     left = true;
     say(`Episode ${figure(mine)} is ${what}.`);
     const next = await queue.next(mine);
-    if (next !== null) location.hash = queue.link(next);
-    else (left = false), (end.hidden = false), show(), end.scrollIntoView({ block: "nearest" });
+    if (next !== null) return (location.hash = queue.link(next));
+    left = false;
+    end.replaceChildren(...(await people()).ending(queue.skipped.filter((n) => n !== mine).length, save, () => (queue.passed.clear(), go("left"))));
+    end.hidden = false;
+    show();
+    end.scrollIntoView({ block: "nearest" });
   }
   async function undo() {
     clearTimeout(typing);
-    await sent();
-    try {
-      const found = await post("undo", where, { by });
-      queue.passed.delete(found.number);
-      if (found.number === mine) (marks = new Marks(facts, found.decisions)), show();
-      else if (found.number !== null) location.hash = queue.link(found.number);
-      say(found.number === mine ? "taken back" : `taken back: episode ${figure(found.number ?? 0)}`);
-    } catch (e) {
-      say(e.message);
-    }
+    const found = await (await people()).takeBack(where, by, mine);
+    queue.passed.delete(found?.number);
+    if (found?.number === mine) (marks = new Marks(facts, found.decisions)), show();
+    else if (found) location.hash = queue.link(found.number);
   }
 
   // -- what is seen
@@ -130,8 +125,6 @@ export async function deciding({ key, number, query, facts, player }) {
       progress.max = queue.of || 1;
       progress.value = done;
       count.textContent = `${figure(done)} of ${figure(queue.of)} decided`;
-      const skipped = queue.skipped.filter((n) => n !== mine).length;
-      end.replaceChildren(skipped ? `What is left was skipped: ${plural(skipped, "episode")}. ` : `All are decided. `, skipped ? h("button", { click: () => (queue.passed.clear(), go("left")) }, "Show them") : h("a", { href: save }, "Review and save"));
     }
     lane?.draw();
   }

@@ -1,7 +1,8 @@
-// The person who decides, whose name is asked for, and others who have decided.
+// What is said now and then while one decides: who does, what others have decided, and that all is; what takes it back.
 
-import { figure, h, plural } from "./base.js";
+import { figure, h, plural, post, say } from "./base.js";
 import { spoken } from "./decide.js";
+import { sent } from "./marks.js";
 import { setWho } from "./queue.js";
 
 /** The form that asks for a name, and then shows the page again. */
@@ -24,4 +25,22 @@ export function others(decisions, take) {
     const theirs = decisions.filter((d) => d.by === by);
     return h("p", {}, h("strong", {}, by), ` ${theirs.flatMap(words).join(" · ")} `, h("button", { click: () => take(theirs) }, "The same"));
   }));
+}
+
+/** What is said where no episode is left but those that were skipped. */
+export const ending = (skipped, save, again) => (skipped
+  ? [`What is left was skipped: ${plural(skipped, "episode")}. `, h("button", { click: again }, "Show them")]
+  : ["All are decided. ", h("a", { href: save }, "Review and save")]);
+
+/** Take back what a person decided last, and say of which episode; null if there is nothing, or it has left. */
+export async function takeBack(where, by, shown) {
+  await sent();
+  try {
+    const found = await post("undo", where, { by });
+    say(found.number === shown ? "taken back" : `taken back: episode ${figure(found.number ?? 0)}`);
+    return found.number === null ? null : found;
+  } catch (e) {
+    say(e.message);
+    return null;
+  }
 }

@@ -3,8 +3,6 @@
 import { ahead, get, link } from "./base.js";
 import { sent } from "./marks.js";
 
-export const ORDERS = { table: "as in the table", random: "at random", outliers: "unusual ones first", twins: "near duplicates first" };
-
 let person = "";
 
 /** Who decides: the name that was given here before. */
