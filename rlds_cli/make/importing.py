@@ -189,7 +189,7 @@ def plan_import(
         except UnknownLayout as e:
             given = [paths] if isinstance(paths, str | os.PathLike) else [*paths]
             folder = settings.expanded(given[0])
-            if len(given) == 1 and folder.is_dir() and (several := _several(folder, options, named)):
+            if len(given) == 1 and folder.is_dir() and (several := _several(folder, options, named, e)):
                 raise several from e
             raise
     plan = found.plan
@@ -223,8 +223,11 @@ def plan_import(
     )
 
 
-def _several(folder: Path, options: Archive, named: Any) -> UnknownLayout | None:
-    """Return the error that names the folders in a folder of which each can be imported by itself; None for no two."""
+def _several(folder: Path, options: Archive, named: Any, whole: UnknownLayout) -> UnknownLayout | None:
+    """Return the error that names the folders in a folder of which each can be imported by itself; None for no two.
+
+    ``whole`` says why they are not one dataset.
+    """
     waiting, found, tried = [folder], list[Path](), 0
     while waiting and tried < _MOST_TRIED:
         inner = [p for p in waiting.pop(0).iterdir() if p.is_dir() and not p.name.startswith(".")]
@@ -241,7 +244,7 @@ def _several(folder: Path, options: Archive, named: Any) -> UnknownLayout | None
     said = ", ".join(p.relative_to(folder).as_posix() for p in found)
     count = f"{len(found)} datasets or more" if tried == _MOST_TRIED else f"{len(found)} datasets"
     error = UnknownLayout(
-        f"{folder} holds {count}, each in a folder of its own: {said}.",
+        f"{folder} holds {count}, each in a folder of its own: {said}. They are not one: {whole.message}",
         hint=f"rlds import {shlex.quote(str(found[0]))} --as local/NAME",
     )
     error.folders = tuple(found)

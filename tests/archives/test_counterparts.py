@@ -40,7 +40,7 @@ def things(ds: rlds_cli.Dataset) -> Names:
     ("what", "name", "code"),
     [
         ("ds", "sample", "batches = iter(Loader(ds, 256)) once"),
-        ("ds", "extend", 'rlds_cli.create("local/NAME", episodes)'),
+        ("ds", "extend", "rlds_cli.append(ID, FILES)"),
         ("ds", "preprocess", 'ds.map(function, "name")'),
         ("ds", "iterate_episodes", "for k in range(ds.num_episodes): episode = ds.episode(k)"),
         ("loader", "sample", "batches = iter(loader) once"),
@@ -180,8 +180,7 @@ def test_a_loader_is_iterated(things: Names) -> None:
         (lambda ds: ds.select(lambda ep: True), "if keep(ds.episode(k))"),
         (lambda ds: ds.select("length > 3"), 'ds.select(where="length > 3")'),
         (lambda ds: ds.select([0, 1]), "ds.select(episodes=...)"),
-        (lambda ds: ds["next", "reward"], 'ds[:]["next/reward"]'),
-        (lambda ds: ds["action"], 'ds[:]["action"]'),
+        (lambda ds: ds["length"], 'ds.episodes["length"]'),
     ],
 )
 def test_ways_to_ask_a_dataset(ds: rlds_cli.Dataset, call: Any, says: str) -> None:

@@ -231,7 +231,7 @@ def labels(ds: rlds_cli.Dataset, directory: Path) -> Any:
     for head, names in (("episode", [str(k) for k in range(ds.num_episodes)]), ("id", ids)):
         lines = [f"{head},of_{head}", *(f"{name},{k * 3}" for k, name in enumerate(names) if k != 1)]
         (directory / "labels.csv").write_text("\n".join(lines) + "\n")
-        named, values = selecting.from_file(directory / "labels.csv", rlds_cli.open_dataset(ds.id))
+        named, values = selecting.from_file(directory / "labels.csv", rlds_cli.open_dataset(ds.id), named=True)
         found.append(content(named.label(values)))
     newest = rlds_cli.open_dataset(ds.id)
     newest = newest.label(each=list(range(newest.num_episodes)))

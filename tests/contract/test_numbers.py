@@ -100,7 +100,7 @@ def test_labels_of_a_file_are_those_of_the_episodes_that_it_names(tmp_path: Any)
     ids = [id.tobytes().hex() for id in ds.episodes["id"]]
     by_id.write_text(f"id,grade\n{ids[1]},one\n{ids[3]},three\n")
     for file, column in ((by_number, "quality"), (by_id, "grade")):
-        named, labels = selecting.from_file(file, rlds_cli.open_dataset("local/g"))
+        named, labels = selecting.from_file(file, rlds_cli.open_dataset("local/g"), named=True)
         after = named.label(labels)
         assert dict(zip(after.episodes["k"], after.episodes[column], strict=True)) == {
             0: None, 3: "one", 4: None, 5: "three",

@@ -270,5 +270,5 @@ def test_commands_on_a_plain_copy(tmp_path: Path, bucket: ObjectStore, other: Pa
     (planned,) = json.loads(shown.stdout)["datasets"]
     assert (planned["files"], planned["to_fetch"]) == (len(files), sum(files))
     made = rlds_cli.download(address, as_="local/mine", cache_dir=other)
-    shown = run_rlds("inspect", address, "--json", *home)
+    shown = run_rlds("inspect", address, *home)
     assert f"local/mine in {made.path} is shown".encode() in shown.stderr and b"nothing was fetched" in shown.stderr
