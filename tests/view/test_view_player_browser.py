@@ -307,9 +307,9 @@ def test_a_loop_is_played_again(browser: chromium.Browser, viewer: Viewer) -> No
     page = visit(browser, viewer, 2, step=20)
     press(page, "i....o")
     press(page, " ")
-    page.run(f"(() => {{ globalThis.rows = new Set(); setInterval(() => rows.add({SLIDER}.ariaValueNow), 5); }})()")
-    page.wait_for("['20', '21', '22', '23', '24'].every(r => rows.has(r))")
-    assert page.run("[...rows].every(r => r >= 20 && r <= 24)")
+    page.run(f"(() => {{ globalThis.rows = []; setInterval(() => rows.push(Number({SLIDER}.ariaValueNow)), 5); }})()")
+    page.wait_for("rows.filter((r, k) => k && r < rows[k - 1]).length >= 3")  # a busy machine leaves out rows
+    assert page.run("rows.every(r => r >= 20 && r <= 24)")
 
 
 def test_the_address_has_the_step_and_leads_to_it(browser: chromium.Browser, viewer: Viewer) -> None:
