@@ -118,6 +118,7 @@ def table(home: Path, scale: float) -> None:
     whole = used(home)
     print(f"table: {ds.num_episodes:,} episodes, {len(ds.schema)} fields")
     labelled("local/short", home, whole)
+    decided("local/short", home)
     ds = rlds_cli.open_dataset("local/short")
     keep = np.flatnonzero(rng.random(count) < 0.95)
     measure("select 95 %", home, whole, lambda: ds.select(episodes=keep).save("part", force=True))
@@ -214,6 +215,22 @@ def labelled(id: str, home: Path, whole: int) -> None:
     values = iter([rng.integers(0, 5, count).tolist() for _ in range(RUNS)])
     write = lambda: rlds_cli.open_dataset(id).label(quality=next(values))  # noqa: E731
     measure("label one column", home, whole, write, at_most=2, each=count)
+
+
+def decided(id: str, home: Path) -> None:
+    """Print the time in which a file of decisions on every tenth episode is applied: labels, and one drop in ten."""
+    import rlds_cli
+
+    ids = [x.tobytes().hex() for x in rlds_cli.open_dataset(id).episodes["id"][::10]]
+    version = rlds_cli.open_dataset(id).version
+    files = []
+    for run in range(RUNS):
+        lines = [f"{x},{'drop' if k % 10 == run else ''},{k % 5},ann,{version}" for k, x in enumerate(ids)]
+        files.append(home / f"decisions{run}.csv")
+        files[-1].write_text("\n".join(["id,do,grade,by,version", *lines]) + "\n")
+    each = iter(files)
+    apply = lambda: rlds_cli.open_dataset(f"{id}#v{version}").apply(next(each), name="decided", force=True)  # noqa: E731
+    seconds(f"apply {len(ids):,} decisions", apply, at_most=5)
 
 
 def loading(home: Path, scale: float) -> None:
