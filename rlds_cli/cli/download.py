@@ -181,7 +181,7 @@ def _resume(orders: Sequence[DownloadRequest], *, jobs: int, dry_run: bool) -> N
                 with resumable(lambda planned=planned: _kept(planned)):  # type: ignore[misc]
                     made.append(make.deliver(order, planned=planned.datasets[0], jobs=jobs, progress=progress))
             except (TransferError, ArchiveError) as e:  # concerns this download only; a full disk concerns all
-                out.error(e)
+                out.failure(e)
     _show(made)
     if len(made) < len(orders):
         raise typer.Exit(1)

@@ -144,17 +144,26 @@ def note(text: str) -> None:
 
 def error(exc: RldsError) -> None:
     """Print an error and its hint on stderr, or with ``--json`` as the result; with ``--verbose`` also its causes."""
-    public = next(c for c in type(exc).__mro__ if c.__module__ == RldsError.__module__)  # subclasses may be private
-    kind = "Error" if public is RldsError else public.__name__
     if _mode["json"]:
-        return result({"error": exc.message, "kind": kind, "hint": exc.hint})
+        result({"error": exc.message, "kind": _kind(exc), "hint": exc.hint})
+    else:
+        failure(exc)
+
+
+def failure(exc: RldsError) -> None:
+    """Print an error and its hint on stderr, also with ``--json``: the command continues, and answers later."""
+    kind = _kind(exc)
     first, *more = f"{kind}: {exc.message}".split("\n")  # such as what a function of the user's raised
     said = [first, *(f"    {line}" for line in more), *([f"  hint: {exc.hint}"] if exc.hint else [])]
     if _mode["verbose"]:
         said += [visible.message(f"  caused by: {kind}: {text}") for kind, text, _ in map(described, causes(exc))]
     shown = visible.lines(said)
     print(styles.error(shown) if styles.wanted(sys.stderr) else shown, file=sys.stderr)  # noqa: T201
-    return None
+
+
+def _kind(exc: RldsError) -> str:
+    public = next(c for c in type(exc).__mro__ if c.__module__ == RldsError.__module__)  # subclasses may be private
+    return "Error" if public is RldsError else public.__name__
 
 
 def crash(exc: BaseException) -> None:

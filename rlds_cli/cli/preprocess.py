@@ -268,7 +268,7 @@ def _explained(*, debug: bool, verbose: bool) -> Iterator[None]:
             raise
         out.note(out.traceback(cause))
         if debug and sys.stdin.isatty() and cause.__traceback__ is not None:
-            out.error(e)
+            out.failure(e)
             import pdb
 
             pdb.post_mortem(cause.__traceback__)

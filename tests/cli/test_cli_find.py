@@ -335,7 +335,8 @@ def test_defects(rlds):
     ],
 )
 @pytest.mark.parametrize("flags", [[], ["--cite"], ["--defects"], ["--fingerprint"], ["--json"]])
-def test_unknown(rlds, ref, hint, flags):
+def test_unknown(rlds, ref, hint, flags, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where ../../etc is not that of the system
     rlds_cli.create("local/press", [episode()])
     code, out, err = rlds("info", ref, *flags)
     if flags == ["--json"]:
