@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import published
 from loader import report
 from loader.report import Line
 from loader.session import Timed
@@ -26,7 +27,10 @@ HEADER = ("work", "ours", "peer", "its figure", "ratio", "ratio, two threads", "
 
 
 def write() -> None:
-    """Put the tables of what was measured in place of those that are there."""
+    """Put the tables of what was measured in place of those that are there, and the run beside the earlier ones."""
+    if (RESULTS / "loader.json").exists():
+        published.keep(json.loads((RESULTS / "loader.json").read_text()))
+    published.write()
     places = (
         (START, "loader", tables),
         (PREPROCESS, "preprocess", preprocess_tables),

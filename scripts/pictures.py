@@ -8,12 +8,14 @@ An SVG follows the colours of the page that shows it, light or dark.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import published  # noqa: E402
+
 PICTURES = ROOT / "docs" / "pictures"
 
 _STYLE = """<style>
@@ -174,25 +176,13 @@ def flow() -> str:
     return svg(780, 172, "From archive to batch", *drawn())
 
 
-def measured(peer: str) -> float:
-    """The lowest ratio to a peer in the results of the benchmarks, over the numbers of threads."""
-    lines = ([c.strip() for c in line.split("|")] for line in _results().splitlines() if line.startswith("|"))
-    cells = next(line for line in lines if peer in line)
-    found = (re.fullmatch(r"([\d.]+) x(?:, CPU [\d.]+)?", c) for c in cells)
-    return min(float(ratio[1]) for ratio in found if ratio)
-
-
-def _results() -> str:
-    return (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
-
-
 def speed() -> str:
-    """Batches a second of the peers, where those of rlds are 100."""
+    """Batches a second of the peers, where those of rlds are 100; see benchmarks/published.py."""
     peers = (
         ("rlds", 1.0),
-        ("rlox", measured("rlox: OfflineDatasetBuffer")),
-        ("cpprb", measured("cpprb: ReplayBuffer")),
-        ("TorchRL", measured("torchrl: memmap")),
+        ("rlox", published.worst("transitions", "rlox: OfflineDatasetBuffer")),
+        ("cpprb", published.worst("transitions", "cpprb: ReplayBuffer")),
+        ("TorchRL", published.worst("transitions", "torchrl: memmap")),
     )
 
     def drawn() -> Iterator[str]:
