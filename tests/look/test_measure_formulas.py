@@ -218,6 +218,30 @@ def test_success_is_compared_with_last_rewards_that_are_flags(tmp_path: Path) ->
     assert found(ds, "labels")["success-mismatch", "quality_success_mismatch"].episodes == (3,)
 
 
+@pytest.mark.parametrize("name", ["next/success", "next/info/is_success", "success"])
+def test_flags_of_steps_tell_success_as_a_column_does(tmp_path: Path, name: str) -> None:
+    """The flag of the last step counts; flags before it say that the episode was not done yet."""
+    of_steps = list[dict[str, object]]()
+    for k, e in enumerate(alike(20)):
+        flag, reward = np.zeros(40, bool), np.zeros(40)
+        flag[-1], reward[-1] = k not in (3, 8), k not in (5, 8)
+        fields: dict[str, object] = {"reward": reward}
+        at, *path = reversed(name.removeprefix("next/").split("/"))
+        nested: dict[str, object] = {at: flag} if not path else {path[0]: {at: flag}}
+        of_steps.append({**e, "next": fields | nested} if name.startswith("next/") else {**e, **nested, "next": fields})
+    ds = rlds_cli.create("local/steps", of_steps, cache_dir=tmp_path)
+    assert np.flatnonzero(column(ds, "quality_success_mismatch")).tolist() == [3, 5]
+    assert found(ds, "labels")["success-mismatch", "quality_success_mismatch"].episodes == (3, 5)
+
+
+def test_rewards_that_are_0_throughout_say_nothing_of_success(tmp_path: Path) -> None:
+    episodes = [
+        {**e, "next": {"reward": np.zeros(40)}, "episode": {"success": k == 3}} for k, e in enumerate(alike(20))
+    ]
+    ds = rlds_cli.create("local/unpaid", episodes, cache_dir=tmp_path)
+    assert np.isnan(column(ds, "quality_success_mismatch")).all()
+
+
 def test_dark_cameras_stand_out(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     episodes = [{**e, "observation": {"q": e["observation"]}} for e in alike(12)]

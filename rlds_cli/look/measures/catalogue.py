@@ -362,8 +362,9 @@ MEASURES: tuple[Measure, ...] = (
         group="labels",
         unit="flag",
         text="1 if success is true and the last reward says that it is not, or the other way round, else 0.",
-        source="the column success, and last rewards, which say so if they have at most two values in the dataset",
-        version=2,
+        source="the column success, or the last flag of a field success; and last rewards, which say so if they have "
+        "two values in the dataset, or one that is not 0",
+        version=3,
         needs="success and rewards",
     ),
     Measure(

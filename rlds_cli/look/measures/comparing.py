@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -51,17 +52,24 @@ class ComparedMeasures(StoredMeasures):
     def _mismatch(self) -> Array:
         """Return whether success contradicts the last reward; NaN where last rewards do not tell it.
 
-        They tell it if they have at most two values in the dataset: the greater one, or one above 0 where there is
-        only one, is that of success.
+        Success is the column of this name or, without one, what a field of flags has at the last step. Last rewards
+        tell it if they have two values in the dataset, of which the greater one is that of success, or a single one
+        that is not 0: where all are 0, rewards are not recorded.
         """
-        success = self.store.own_column(SUCCESS).scalars()
+        success = self._successes()
         last = np.asarray(self.rows.at(REWARD, self.rows.final - 1), np.float64).reshape(len(success), -1)
         values = np.unique(last)
-        if last.shape[1] != 1 or not 0 < len(values) <= 2:
+        if last.shape[1] != 1 or not 0 < len(values) <= 2 or not values.any():
             return np.full(len(success), np.nan)
         paid = last[:, 0] == values[1] if len(values) == 2 else last[:, 0] > 0
         pairs = zip(success, paid.tolist(), strict=True)
         return np.array([np.nan if flag is None else float(bool(flag) != given) for flag, given in pairs])
+
+    def _successes(self) -> Sequence[Any]:
+        """Return whether each episode succeeded; None where nothing says so."""
+        if SUCCESS in self.store.own_columns or self.roles.success is None:
+            return self.store.own_column(SUCCESS).scalars()
+        return np.asarray(self.rows.at(self.roles.success, self.rows.final - 1)).reshape(-1).tolist()
 
     def _swap(self) -> Array:
         return cameras.swapped(self.looks, len(self.roles.cameras))

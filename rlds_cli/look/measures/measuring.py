@@ -153,7 +153,7 @@ class StoredMeasures:
             "two cameras": len(r.cameras) > 1,
             "task texts": (self.tasks >= 0).any(),
             "tasks and states": (self.tasks >= 0).any() and r.states,
-            "success and rewards": SUCCESS in self.store.own_columns and REWARD in self.store.fields,
+            "success and rewards": (SUCCESS in self.store.own_columns or r.success) and REWARD in self.store.fields,
             "rewards": RETURN in self.store.episodes,
             "stamps and a stated rate": r.stamp and self._stated_rate,
             "ages of topics": r.ages,

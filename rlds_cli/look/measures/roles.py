@@ -25,6 +25,7 @@ from rlds_cli.ted import Field
 SAMPLED = 32  # episodes that show what an action moves
 LAGS = (0, 1, 2, 3)  # steps by which a state may follow its action
 _STAMPS = re.compile(r"t|time|times?stamps?|stamps?|elapsed(time)?")
+_SUCCESS = re.compile(r"(is_?)?success")
 _VELOCITY = re.compile(r"joint_?vel(ocity|ocities)?")
 _WIDEST = 512  # elements of a row of states, or of actions
 _MOST_PAIRS = 4096  # elements times elements that are compared: what moves a simulated hand is not learned
@@ -77,6 +78,7 @@ class Roles:
     velocity: str | None
     cameras: tuple[str, ...]
     ages: tuple[str, ...]
+    success: str | None
     pairs: tuple[Pair, ...] | None = None
     derivatives: tuple[Derivative, ...] | None = None
 
@@ -85,6 +87,8 @@ class Roles:
         """Tell the roles of fields by their names and shapes."""
         rows = [f for f in fields.values() if f.kind == "array" and 0 not in f.shape]
         scalars = [f for f in rows if f.shape in ((), (1,)) and np.dtype(f.dtype).kind in "iuf"]
+        flags = [f for f in rows if f.shape in ((), (1,)) and np.dtype(f.dtype).kind in "bui"]
+        successes = [f.name for f in flags if _SUCCESS.fullmatch(_word(f))]
         stamps = [f.name for f in scalars if _STAMPS.fullmatch(_word(f)) and f.placement != "next"]
         floats = [f for f in rows if np.dtype(f.dtype).kind == "f" and len(f.shape) <= 1 and f.name not in stamps]
         actions = [f for f in floats if is_below(f.name, "action")]
@@ -97,6 +101,7 @@ class Roles:
             velocity=velocities[0] if velocities else None,
             cameras=tuple(sorted(f.name for f in fields.values() if _is_camera(f))),
             ages=tuple(sorted(f.name for f in scalars if is_below(f.name, AGES) and np.dtype(f.dtype).kind == "f")),
+            success=min(successes, key=lambda n: (n.count("/"), n), default=None),
         )
 
     def learned(self, rows: Rows) -> Roles:
@@ -128,6 +133,7 @@ class Roles:
             velocity=value["velocity"],
             cameras=tuple(value["cameras"]),
             ages=tuple(value["ages"]),
+            success=value["success"],
             pairs=None if pairs is None else tuple(Pair(**p) for p in pairs),
             derivatives=None if derivatives is None else tuple(Derivative(**d) for d in derivatives),
         )
