@@ -32,7 +32,7 @@ def main() -> None:
         out.error(NoPermission(f"{e.filename} cannot be read or written by this user."))
         sys.exit(1)
     except KeyboardInterrupt:
-        out.note("stopped")
+        out.stopped("stopped")
         sys.exit(130)
     except BrokenPipeError:
         _discard_stdout()

@@ -235,5 +235,5 @@ def resumable(kept: Callable[[], str] | None = None) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         done = f" {kept()}" if kept else ""
-        out.note(f"stopped.{done} Continue with:  {shlex.join(['rlds', *sys.argv[1:]])}")
+        out.stopped(f"stopped.{done}", f"Continue with:  {shlex.join(['rlds', *sys.argv[1:]])}")
         raise typer.Exit(_INTERRUPTED) from None

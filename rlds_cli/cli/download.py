@@ -173,6 +173,7 @@ def _resume(orders: Sequence[DownloadRequest], *, jobs: int, dry_run: bool) -> N
         out.page(_plan(planned), planned)
         return
     made: list[Dataset] = []
+    failed: list[dict[str, Any]] = []
     with out.progress() as progress:
         for order in orders:
             try:
@@ -182,8 +183,9 @@ def _resume(orders: Sequence[DownloadRequest], *, jobs: int, dry_run: bool) -> N
                     made.append(make.deliver(order, planned=planned.datasets[0], jobs=jobs, progress=progress))
             except (TransferError, ArchiveError) as e:  # concerns this download only; a full disk concerns all
                 out.failure(e)
-    _show(made)
-    if len(made) < len(orders):
+                failed.append({"id": order.ref, **out.error_facts(e)})
+    _show(made, failed=failed)
+    if failed:
         raise typer.Exit(1)
 
 
@@ -243,11 +245,11 @@ def _existing(p: Deliveries) -> list[Dataset]:
     return [open_dataset(d.here) for d in p.datasets if d.here]
 
 
-def _show(made: Sequence[Dataset], existing: Sequence[Dataset] = ()) -> None:
-    """Print the datasets that were made; with ``--json`` also those that existed before."""
+def _show(made: Sequence[Dataset], existing: Sequence[Dataset] = (), failed: Sequence[dict[str, Any]] = ()) -> None:
+    """Print the datasets that were made; with ``--json`` also those that existed before, and those that failed."""
     if out.wants_json():
         before = [{**out.dataset_facts(ds), "made": False} for ds in existing]
-        return out.result([*before, *({**out.dataset_facts(ds), "made": True} for ds in made)])
+        return out.result([*before, *({**out.dataset_facts(ds), "made": True} for ds in made), *failed])
     for ds in made:
         out.new_dataset(ds)
     return None

@@ -1,5 +1,6 @@
 """All printing: results as text or JSON on stdout; progress, notes, errors and questions on stderr.
 
+With ``--json`` an error is the result, nothing is asked, and stderr stays empty, unless ``--verbose`` asks for more.
 Text is escaped before it reaches the terminal, since names in it come from files and servers. The functions at the end
 format numbers, shapes, spaces and paths, which pages and commands share.
 """
@@ -36,6 +37,7 @@ _mode = {"json": False, "quiet": False, "verbose": False}  # set once per proces
 def configure(*, json: bool = False, quiet: bool = False, verbose: bool = False) -> None:
     """Set the mode of this process; every command calls it first."""
     _mode.update(json=json, quiet=quiet, verbose=verbose)
+    logging.lastResort = _OnStandardError(logging.WARNING)  # where no handler is configured
     log = logging.getLogger("rlds_cli")
     log.setLevel(logging.DEBUG if verbose else logging.NOTSET)
     if verbose:
@@ -45,10 +47,14 @@ def configure(*, json: bool = False, quiet: bool = False, verbose: bool = False)
 
 
 class _OnStandardError(logging.Handler):
-    """Prints messages to the standard error of the moment."""
+    """Prints messages to the standard error of the moment, escaped: they quote addresses and names."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        print(visible.lines(map(visible.message, record.getMessage().splitlines())), file=sys.stderr)  # noqa: T201
+        if _mode["json"] and not _mode["verbose"]:
+            return
+        text, ours = self.format(record), record.name.startswith("rlds_cli")
+        shown = visible.lines(map(visible.message, text.splitlines())) if ours else visible.line(text)
+        print(shown, file=sys.stderr)  # noqa: T201
 
 
 _on_standard_error = _OnStandardError()
@@ -79,7 +85,9 @@ def page(renderable: Any, value: Any) -> None:
 
 
 def aside(renderable: Any) -> None:
-    """Print a rich renderable on stderr, as a part of an error."""
+    """Print a rich renderable on stderr, as a part of an error; nothing with ``--json``."""
+    if _mode["json"]:
+        return
     from rich.console import Console
 
     _draw(Console(highlight=False, emoji=False, stderr=True), renderable)
@@ -145,13 +153,20 @@ def note(text: str) -> None:
 def error(exc: RldsError) -> None:
     """Print an error and its hint on stderr, or with ``--json`` as the result; with ``--verbose`` also its causes."""
     if _mode["json"]:
-        result({"error": exc.message, "kind": _kind(exc), "hint": exc.hint})
+        result(error_facts(exc))
     else:
         failure(exc)
 
 
+def error_facts(exc: RldsError) -> dict[str, str | None]:
+    """An error for ``--json``."""
+    return {"error": exc.message, "kind": _kind(exc), "hint": exc.hint}
+
+
 def failure(exc: RldsError) -> None:
-    """Print an error and its hint on stderr, also with ``--json``: the command continues, and answers later."""
+    """Print an error and its hint on stderr: the command continues; nothing with ``--json``."""
+    if _mode["json"]:
+        return
     kind = _kind(exc)
     first, *more = f"{kind}: {exc.message}".split("\n")  # such as what a function of the user's raised
     said = [first, *(f"    {line}" for line in more), *([f"  hint: {exc.hint}"] if exc.hint else [])]
@@ -167,8 +182,20 @@ def _kind(exc: RldsError) -> str:
 
 
 def crash(exc: BaseException) -> None:
-    """Print the traceback of an unexpected error on stderr."""
-    print(traceback(exc), file=sys.stderr)  # noqa: T201
+    """Print the traceback of an unexpected error on stderr, or with ``--json`` as a part of the result."""
+    if _mode["json"]:
+        said = {"error": visible.message(str(exc)), "kind": type(exc).__name__, "hint": None}
+        result({**said, "traceback": traceback(exc).split("\n")})
+    else:
+        print(traceback(exc), file=sys.stderr)  # noqa: T201
+
+
+def stopped(text: str, hint: str | None = None) -> None:
+    """Say on stderr that Ctrl-C ended the command, or with ``--json`` as the result."""
+    if _mode["json"]:
+        result({"error": text, "kind": "Interrupted", "hint": hint})
+    else:
+        note(f"{text} {hint}" if hint else text)
 
 
 def traceback(exc: BaseException) -> visible.Lines:
@@ -183,13 +210,18 @@ def traceback(exc: BaseException) -> visible.Lines:
 
 @contextmanager
 def escaped_warnings() -> Iterator[None]:
-    """Escape the text of Python warnings, since libraries quote names from files in them; show our own as one line."""
+    """Escape the text of Python warnings, since libraries quote names from files in them; show our own as one line.
+
+    With ``--json`` they are left out.
+    """
     import warnings
 
     usual, package = warnings.formatwarning, f"{Path(__file__).parents[1]}{os.sep}"
 
     def formatted(message: Warning | str, category: type[Warning], filename: str, *where: Any, **more: Any) -> str:
         text = visible.line(str(message))
+        if _mode["json"] and not _mode["verbose"]:
+            return ""
         if category is UserWarning and filename.startswith(package):
             return f"warning: {text}\n"
         return usual(text, category, filename, *where, **more)
@@ -232,7 +264,6 @@ def size(n: float | None) -> str:
 @contextmanager
 def progress() -> Iterator[Progress]:
     """Show progress on stderr: bars on a terminal, plain lines elsewhere, nothing with ``--quiet`` or ``--json``."""
-    escape_log_messages()
     if _mode["quiet"] or _mode["json"]:
         yield silent
         return
@@ -240,14 +271,9 @@ def progress() -> Iterator[Progress]:
         yield bars
 
 
-class _Handler(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        sys.stderr.write(f"{visible.line(self.format(record))}\n")
-
-
-def escape_log_messages() -> None:
-    """Escape warnings that libraries log, where no handler is configured: they quote addresses and names."""
-    logging.lastResort = _Handler(logging.WARNING)
+def can_ask() -> bool:
+    """True if questions are answered: on a terminal, and not with ``--json``."""
+    return sys.stdin.isatty() and not _mode["json"]
 
 
 def confirm(removals: str, question: str = "Remove?") -> None:
@@ -256,10 +282,13 @@ def confirm(removals: str, question: str = "Remove?") -> None:
     Raises
     ------
     RldsError
-        The answer is no, or stdin is not a terminal.
+        The answer is no, or nobody can be asked.
     """
+    if _mode["json"]:
+        hint = "--yes removes without asking; --dry-run lists what would be removed"
+        raise RldsError("Nothing was removed: --json asks no questions.", hint=hint)
     typer.echo(visible.line(removals), err=True)
-    if not sys.stdin.isatty():
+    if not can_ask():
         raise RldsError("Nothing was removed: stdin is not a terminal.", hint="pass --yes to remove without asking")
     if not typer.confirm(question, err=True):
         raise RldsError("Nothing was removed.")

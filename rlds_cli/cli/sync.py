@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -65,7 +64,7 @@ def sync(
     from rlds_cli import keep
 
     functions, hosts = allow_code or [], allow_address or []
-    if sys.stdin.isatty():
+    if out.can_ask():
         functions, hosts = _ask(file, functions, hosts, cache_dir)
     how = {"allow_code": functions, "allow_address": hosts, "depends_on": depends_on or (), "cache_dir": cache_dir}
     with out.progress() as progress:

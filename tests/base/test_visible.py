@@ -133,7 +133,7 @@ def test_warnings_and_logs_of_libraries(capsys: pytest.CaptureFixture[str], monk
     with out.escaped_warnings():
         assert obeyed(warnings.formatwarning(UserWarning(HOSTILE), UserWarning, "x.py", 1)) == set()
     monkeypatch.setattr(logging, "lastResort", logging.lastResort)
-    out.escape_log_messages()
+    out.configure()
     record = logging.LogRecord("urllib3", logging.WARNING, "x.py", 1, "%s at /x?token=hunter2", (HOSTILE,), None)
     assert logging.lastResort is not None
     logging.lastResort.handle(record)

@@ -116,8 +116,10 @@ def test_one_that_fails_does_not_keep_the_others(tmp_path: Path, home: Path) -> 
         pages[0].statuses = [(404, {})] * 9
         with rlds("download", "--resume-all", "--json") as child:
             printed, said = child.communicate(timeout=60)
-        assert child.returncode == 1 and f"DownloadFailed: {registry.get(first).files[0].path}" in said
-        assert [made["id"] for made in json.loads(printed)] == [second]
+        made, failed = json.loads(printed)
+        assert child.returncode == 1 and said == "" and made["id"] == second
+        assert failed["id"] == first and failed["kind"] == "DownloadFailed"
+        assert failed["error"].startswith(registry.get(first).files[0].path)
         assert [o.ref for o in DownloadRequest.unfinished()] == [first]
 
 
