@@ -85,9 +85,12 @@ class Batch(dict[Any, Any]):
         origins: EpisodeOrigins | None = None,
         left_out: int = 0,
         absent: tuple[str, ...] = (),
+        flat: frozenset[str] = frozenset(),
     ) -> Batch:
-        """Set the origin of the batch, and return the batch itself."""
+        """Set the origin of the batch, and return the batch itself; ``flat`` are scalars that are [B], not [B, 1]."""
         facts: dict[str, Any] = {}
+        if flat:
+            facts["flat"] = flat
         if absent:
             facts["absent"] = absent
         if origin is not None:
@@ -255,7 +258,8 @@ class Batch(dict[Any, Any]):
     def sarsd(self) -> tuple[Any, Any, Any, Any, Any]:
         """Return observation, action, reward [B, 1], next observation and terminated [B, 1], the last as a float.
 
-        Several named rewards come as a batch, and vectors of rewards as [B, n].
+        Both are [B] with ``Loader(scalars="B")``. Several named rewards come as a batch, and vectors of rewards as
+        [B, n], with terminated [B, 1].
 
         ``terminated`` has the dtype of the rewards: ``target = r + gamma * (1 - terminated) * q``. A truncated step is
         not terminated, so its target bootstraps from the next observation.
@@ -273,6 +277,9 @@ class Batch(dict[Any, Any]):
                 hint="a dataset without rewards is for behaviour cloning or goals: use the fields by name",
             )
         reward, terminated = self["next"]["reward"], self["next", "terminated"]
+        flat = self._known().get("flat", ())
+        if not isinstance(reward, Batch) and "next/terminated" in flat and REWARD not in flat:
+            terminated = terminated[..., None]  # for each element of a vector of rewards
         return (
             self["observation"],
             self["action"],
@@ -285,10 +292,10 @@ class Batch(dict[Any, Any]):
         """Return the batch as a TensorDict with batch size [B] or [B, L], ready for TorchRL's losses.
 
         [B, L] for slices and whole episodes; [B] for offsets, whose fields have as many rows as offsets; [] for
-        ``ds[i]``. NumPy arrays become tensors that share their memory, and text becomes a ``NonTensorStack``. The
-        TensorDict also has ``done``, ``terminated`` and ``truncated`` at the root, all False, and with `Prioritized`
-        ``priority_weight`` [B] or [B, L], the importance weights in the form that losses multiply by.
-        ``loader.update_priorities(td, td_error)`` takes the TensorDict.
+        ``ds[i]``. NumPy arrays become tensors that share their memory, and text becomes a ``NonTensorStack``. Scalars
+        that ``Loader(scalars="B")`` gives as [B] are [B, 1] here. The TensorDict also has ``done``, ``terminated`` and
+        ``truncated`` at the root, all False, and with `Prioritized` ``priority_weight`` [B] or [B, L], the importance
+        weights in the form that losses multiply by. ``loader.update_priorities(td, td_error)`` takes the TensorDict.
 
         Raises
         ------
@@ -303,6 +310,10 @@ class Batch(dict[Any, Any]):
             raise MissingPackage("tensordict is not installed.", hint="pip install 'rlds-cli[tensordict]'") from e
         import torch
 
+        flat = self._known().get("flat", ())
+        if flat:
+            columns = Batch.nest((name, x[..., None] if name in flat else x) for name, x in self.leaves())
+            return columns.tensordict()
         device = next((x.device for _, x in self.leaves() if isinstance(x, torch.Tensor)), torch.device("cpu"))
         tensors = self if all(_is_tensor(x) or _is_text(x) for _, x in self.leaves()) else self.to(device)
         size = self._batch_size()

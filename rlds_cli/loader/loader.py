@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Never, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn
 from weakref import WeakSet
 
 import rlds_cli  # its names are loaded when they are used, so a method may call what shows a loader
@@ -41,6 +41,8 @@ from rlds_cli.loader.windows.windows import Transition, Window
 
 if TYPE_CHECKING:
     from rlds_cli.loader.arrays.torch_loader import TorchBatches
+
+Scalars = Literal["B1", "B"]
 
 
 class Loader:
@@ -84,6 +86,10 @@ class Loader:
     backend : {"torch", "numpy", "jax"}
     device : torch.device, jax.Device or str, optional
         The device that tensors go to, in one copy for each gather.
+    scalars : {"B1", "B"}
+        The shape of rewards, flags and other scalars that are floats: [B, 1], or with ``"B"`` [B], and [B, L] in
+        windows. The product of [B] and [B, 1] is [B, B]: ``"B"`` is for what models give as [B], such as log
+        probabilities, ``"B1"`` for what they give as [B, 1], such as values.
     seed : int
         In [0, 2**64).
     steps : int, optional
@@ -136,6 +142,7 @@ class Loader:
         dtype: str | None = "float32",
         backend: Backend = "torch",
         device: Any = None,
+        scalars: Scalars = "B1",
         seed: int = 0,
         steps: int | None = None,
         rank: int | None = None,
@@ -160,6 +167,8 @@ class Loader:
         if self.seed >= 1 << 64:
             raise InvalidArgument(f"seed={seed}: seeds are below 2**64.")
         build.check_kinds(self.window, self.sampler)
+        if scalars not in ("B", "B1"):
+            raise InvalidArgument(f'scalars={scalars!r}: "B1" gives them as [B, 1], "B" as [B].')
         made, transforms = frameworks.make(backend, dtype, device), build.transforms_of(transform)
         resident = memory == "device"
         wanted = opening.Wanted(
@@ -181,7 +190,7 @@ class Loader:
         source = opened.source
         for text in source.warnings:
             warnings.warn(text, UserWarning, stacklevel=2)
-        self._reader = BatchReader(source, self.ranks, transforms, made)
+        self._reader = BatchReader(source, self.ranks, transforms, made, flat=scalars == "B")
         self._live: LiveVersions | None = None
         self._peers = None if self._stateful is None else Peers(self.ranks, "Prioritized")
         self.prefetch = self._gathers_ahead(prefetch)
@@ -200,6 +209,7 @@ class Loader:
             "dtype": dtype,
             "backend": backend,
             "device": device,
+            "scalars": scalars,
             "memory": memory,
             "live": live,
             "prefetch": prefetch,

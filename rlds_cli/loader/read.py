@@ -124,6 +124,11 @@ class BatchSource(Protocol):
         ...
 
     @property
+    def scalars(self) -> frozenset[str]:
+        """Fields of scalars to which an axis of one element is added."""
+        ...
+
+    @property
     def sample_bytes(self) -> int:
         """Approximate bytes of a sample."""
         ...
@@ -234,6 +239,7 @@ class DatasetSource:
         self.shadowed: Sequence[str] = ()
         self.names = tuple(columns)
         self.summed = frozenset(name for name, c in columns.items() if c.summed)
+        self.scalars = frozenset(name for name, c in columns.items() if c.axis)
         reach = max(1, locator.window.extent(locator.pool.longest))
         self.sample_bytes = sides * reach * sum(c.row_bytes for c in columns.values())
         self.compiled = CompiledColumns(locator.pool, columns, changed, n_step)
@@ -552,6 +558,8 @@ class BatchReader:
     ranks : Ranks
     transforms : Transforms
     arrays : ArrayBackend
+    flat : bool
+        Whether batches have scalars without the axis of one element, [B].
     """
 
     def __init__(
@@ -561,21 +569,29 @@ class BatchReader:
         transforms: Transforms,
         arrays: ArrayBackend,
         read_ahead: ReadAhead | None = None,
+        *,
+        flat: bool = False,
     ) -> None:
-        self.source, self.ranks, self.transforms, self.arrays = source, ranks, transforms, arrays
+        self.source, self.ranks, self.transforms, self.arrays, self._flat = source, ranks, transforms, arrays, flat
+        self._flattened = source.scalars if flat else frozenset[str]()
         self.read_ahead = ReadAhead() if read_ahead is None else read_ahead
         tree = Batch.nest((name, i) for i, name in enumerate(source.names))
         self._nest = nesting(tree, len(source.names))
         left = transforms.change(source.names, source.summed)
         final = not arrays.together and not left and arrays.dtype == arrays.working
         self._compiled = source.final(arrays.working) if final else None
-        self._slabs = None if self._compiled is None else Slabs(self._compiled.kinds, tree, arrays.wrap)
+        self._slabs = None if self._compiled is None else Slabs(self._shaped(self._compiled.kinds), tree, arrays.wrap)
         self._apart = self._compiled is not None or (source.apart and not arrays.together)
         keep_freed()
 
     def over(self, source: BatchSource) -> BatchReader:
         """Return the reader of another source of the same fields, which takes over the advice of this one."""
-        return BatchReader(source, self.ranks, self.transforms, self.arrays, self.read_ahead)
+        return BatchReader(source, self.ranks, self.transforms, self.arrays, self.read_ahead, flat=self._flat)
+
+    def _shaped(self, kinds: Kinds) -> Kinds:
+        """Return the kinds of the columns as batches have them, in the same memory."""
+        names = self.source.names
+        return [(d, x[:-1] if n in self._flattened else x) for n, (d, x) in zip(names, kinds, strict=True)]
 
     def batches_at_once(self, size: int) -> int:
         """Return the number of batches of ``size`` samples in a run: their samples are drawn together."""
@@ -607,8 +623,9 @@ class BatchReader:
         made = map(self._sided, made) if self.source.sides > 1 else made
         made = map(self.transforms.batch, made) if self.transforms.functions else made
         absent: tuple[str, ...] = getattr(located, "absent", ())
-        if absent:
-            return (batch.told(absent=absent) if isinstance(batch, Batch) else batch for batch in made)
+        if absent or self._flattened:
+            flat = self._flattened
+            made = (batch.told(absent=absent, flat=flat) if isinstance(batch, Batch) else batch for batch in made)
         whole = isinstance(self.source, DatasetSource) and isinstance(self.source.locator.window, Episode)
         whole = whole and self.source.sides == 1
         return self._known(made, located, size) if whole else made
@@ -670,7 +687,7 @@ class BatchReader:
         values = self.arrays.finish(values)
         if name in blank:
             self.arrays.zero(values, blank[name])
-        return values
+        return values.reshape(values.shape[:-1]) if name in self._flattened else values
 
 
 @dataclass(frozen=True, slots=True)

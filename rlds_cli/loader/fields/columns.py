@@ -48,7 +48,7 @@ class BatchColumn:
     stored : bool
         Whether rows of the dataset are read.
     axis : bool
-        Whether the output has an axis of one element more than the stored column.
+        Whether the field is a scalar, to which an axis of one element is added, see `Field.is_column`.
     decoding : Decoding, optional
         What ``finish`` decodes, at the rows of its output and its shift.
     """
@@ -87,7 +87,7 @@ class BatchColumn:
 
 
 def _plain(output: Output, row_bytes: int = 8, mask: int = 0) -> BatchColumn:
-    return BatchColumn((output,), row_bytes, mask=mask)
+    return BatchColumn((output,), row_bytes, mask=mask, axis=output.shape == (1,))
 
 
 def values_of(rows: ColumnRows, floats: str | None, *, axis: bool = False, **where: Any) -> Output:
@@ -183,13 +183,14 @@ def reward_sum(
 
     ``limit`` [episodes] are the rows of each episode that have a reward.
     """
-    shape = rows.values.shape[1:] or (1,)
+    axis = rows.values.ndim == 1
+    shape = (1,) if axis else rows.values.shape[1:]
     powers = np.array([gamma**j for j in range(n_step)])
     about = ", summed up, {kind}"
     kinds = {rows.values.dtype, dtype} <= {np.dtype(np.float32), FLOAT64}
     if transform is None and kinds and all(k.isnative for k in (rows.values.dtype, dtype)):
         output = Output(Value.SUM, dtype, shape, source=rows.values, other=powers)
-        return BatchColumn((output,), rows.row_bytes, rows=rows, summed=True, about=about, stored=True)
+        return BatchColumn((output,), rows.row_bytes, rows=rows, summed=True, about=about, stored=True, axis=axis)
 
     def add(memo: Memo, rewards: Array, span: Array) -> Array:
         total = np.zeros((len(rewards), *rewards.shape[2:]))
@@ -201,7 +202,7 @@ def reward_sum(
     grid = Grid(tuple(range(n_step)), limit)
     each = Output(Value.COPY, rows.values.dtype, rows.values.shape[1:], source=rows.values, **grid.where)
     steps = Output(Value.ROW, INT64, place=RowPlace.SPAN)
-    return BatchColumn((each, steps), rows.row_bytes, add, rows=rows, summed=True, about=about, stored=True)
+    return BatchColumn((each, steps), rows.row_bytes, add, rows=rows, summed=True, about=about, stored=True, axis=axis)
 
 
 def sum_dtype(reward: np.dtype[Any], floats: str | None) -> np.dtype[Any]:
@@ -296,7 +297,7 @@ def neighbour(
         output = Output(Value.ROW, INT64, **where)
         return replace(_decoding(rows, output, mask=mask, like=like, about=about), stored=True)
     output = values_of(rows, floats, axis=axis, **where)
-    return BatchColumn((output,), rows.row_bytes, mask=mask, rows=rows, like=like, about=about, stored=True)
+    return BatchColumn((output,), rows.row_bytes, mask=mask, rows=rows, like=like, about=about, stored=True, axis=axis)
 
 
 def root_flag() -> BatchColumn:

@@ -65,9 +65,9 @@ class EpisodeFields:
         if values.dtype == object:
             return _of_texts(values)
         value, dtype = kernel.cast(values.dtype, self._floats)
-        shape = (1,) if values.dtype.kind == "f" else ()
-        source = np.ascontiguousarray(values)
-        return BatchColumn((Output(value, dtype, shape, place=RowPlace.EPISODE, source=source),), values.dtype.itemsize)
+        axis, source = values.dtype.kind == "f", np.ascontiguousarray(values)
+        output = Output(value, dtype, (1,) if axis else (), place=RowPlace.EPISODE, source=source)
+        return BatchColumn((output,), values.dtype.itemsize, axis=axis)
 
     def told(self, name: str, grid: Grid | None, mask: int) -> BatchColumn:
         """Return ``task`` or ``subtask``, the text of a step: [B], [B, L], or at the offsets of a ``grid`` [B, k].

@@ -162,7 +162,7 @@ class Goals:
             for n in names
         }
         distance = Output(Value.DISTANCE, INT64, (1,), place=RowPlace.SAMPLE, given=draw.steps)
-        return made | {f"{self.name}_distance": BatchColumn((distance,), 8)}
+        return made | {f"{self.name}_distance": BatchColumn((distance,), 8, axis=True)}
 
 
 class GoalSampler:
@@ -213,7 +213,7 @@ def _goal(
     rest: dict[str, Any] = {"mask": mask, "like": of.name, "about": about}
     if isinstance(source, ColumnRows):
         output = values_of(source, floats, axis=of.is_column, **where)
-        return BatchColumn((output,), source.row_bytes, rows=source, **rest)
+        return BatchColumn((output,), source.row_bytes, rows=source, axis=of.is_column, **rest)
 
     def decode(memo: Memo, rows: IntArray) -> Array:
         if not masked:
@@ -285,19 +285,18 @@ class ReturnToGo:
                 f"{NAME} of {dataset.id} takes {text.size_of(sums.nbytes)}: {held.reason}.", hint="a larger memory="
             )
         values = held.array.view(np.float64).reshape(sums.reward.shape)
-        rows, scale = ColumnRows(values), self.scale
+        rows, scale, axis = ColumnRows(values), self.scale, values.ndim == 1
         mask, about = OF_WINDOW if fields.window.zeroed else 0, f"scanned once, {held.where}"
         if scale == 1.0:
-            axis = values.ndim == 1
             output = values_of(rows, fields.floats, axis=axis)
             return {NAME: BatchColumn((output,), rows.row_bytes, mask=mask, about=about, axis=axis)}
-        output = values_of(rows, None, axis=values.ndim == 1)
+        output = values_of(rows, None, axis=axis)
 
         def scaled(memo: Memo, sums: Array) -> Array:
             sums *= scale
             return sums
 
-        return {NAME: BatchColumn((output,), rows.row_bytes, scaled, mask, about=about)}
+        return {NAME: BatchColumn((output,), rows.row_bytes, scaled, mask, about=about, axis=axis)}
 
 
 def scan(dataset: Dataset, gamma: float, through_terminals: bool) -> ReturnScan:

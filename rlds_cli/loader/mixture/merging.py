@@ -204,6 +204,11 @@ class ColumnMerger:
         self.names = tuple(dict.fromkeys([*self._shown.values(), *self._masks, SOURCE]))
 
     @property
+    def of_one(self) -> frozenset[str]:
+        """Fields with an axis of one element, of scalars or of vectors."""
+        return frozenset(f.name for f in self.fields if f.shape == (1,))
+
+    @property
     def plain(self) -> bool:
         """True if every member has every field, and none is padded or masked."""
         return not self._masks and all(f.widths is None and all(f.has) for f in self.fields)

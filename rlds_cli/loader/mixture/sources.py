@@ -336,6 +336,8 @@ class MixtureSource:
         self.names = self._merging.names
         transforms.check(self.names, drawings[0].dataset, summed=request.window.n_step > 1)
         self.summed = frozenset(name for m in self.members for name in m.source.summed)
+        vectors = {name for m in self.members for name in {*m.source.names} - m.source.scalars}
+        self.scalars = self._merging.of_one - vectors
         self.sample_bytes = max(sum(x.nbytes for x in p.values.values()) for p in probes)
         self.apportioning = self._apportion(batch_size, live=request.live)
 
