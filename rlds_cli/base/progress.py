@@ -32,7 +32,12 @@ Stage = Literal[
     "note",
 ]
 _STAGE = 7  # the width of "convert"
-_LABEL = 36  # characters
+_LABEL, _SHORT_LABEL = 32, 22  # characters of a bar's label, and of one that shows more than figures
+
+# What a bar shows, in 80 columns.
+_OF_TOTAL = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{remaining}, {rate_fmt}]"
+_WITH_MORE = "{desc}: {n_fmt}/{total_fmt} [{rate_fmt}{postfix}]"
+_WITHOUT_TOTAL = "{desc}: {n_fmt}{unit} [{elapsed}, {rate_fmt}{postfix}]"
 _WORD = 30.0  # seconds without output after which a line reports the progress
 _SOON = 1.0  # seconds: what a terminal would be told of work that ends sooner is left out
 
@@ -41,7 +46,7 @@ _SOON = 1.0  # seconds: what a terminal would be told of work that ends sooner i
 class Event:
     """One step of a piece of work.
 
-    ``done`` and ``total`` count ``unit`` ("B", "steps", "files"); ``total`` is None if it is not known ahead.
+    ``done`` and ``total`` count ``unit`` ("B", "steps", "rows", "files"); ``total`` is None while it is not known.
     ``what`` names the file or part at hand, and ``beside`` says what else is to be shown with the
     figures. Events of one (id, stage, what) come in order; threads may interleave them.
     """
@@ -123,6 +128,8 @@ class Bars:
             if event.total is None or event.stage in ("adopt", "ready", "note", "plan"):
                 if event.note:
                     self._line(event)
+                elif self._live and event.done and event.unit != "B":
+                    self._advance(event)
             elif self._live:
                 self._advance(event)
             elif self._is_new(event) or (event.total and event.done >= event.total and event.stage != "verify"):
@@ -170,22 +177,27 @@ class Bars:
         key = (event.id, event.stage, event.what)
         self._release()
         bar = self._bars.get(key)
+        label = visible.line(" ".join(p for p in (event.id, event.stage, event.what) if p))
+        label = _shortened(label, _SHORT_LABEL if event.beside else _LABEL)
+        shape = _WITHOUT_TOTAL if event.total is None else _WITH_MORE if event.beside else _OF_TOTAL
         if bar is None:
             from tqdm import tqdm
 
-            label = _shortened(visible.line(" ".join(p for p in (event.id, event.stage, event.what) if p)))
             bytes_ = event.unit == "B"
             bar = self._bars[key] = tqdm(
                 total=event.total,
                 desc=label,
-                unit=event.unit,
+                initial=event.done,
+                unit=event.unit if bytes_ else f" {event.unit}",
                 unit_scale=True,
                 unit_divisor=1024 if bytes_ else 1000,
                 file=self._stream,
                 postfix=event.beside,
                 leave=False,
                 dynamic_ncols=True,
+                bar_format=shape,
             )
+        bar.total, bar.desc, bar.bar_format = event.total, label, shape
         bar.set_postfix_str(event.beside, refresh=False)
         bar.update(event.done - bar.n)
         if event.total and event.done >= event.total:
@@ -194,9 +206,9 @@ class Bars:
             self._line(event)
 
 
-def _shortened(label: str) -> str:
+def _shortened(label: str, most: int) -> str:
     """Leave out the middle of a label that would leave no room for figures in 80 columns."""
-    return label if len(label) <= _LABEL else f"{label[: _LABEL // 3]}…{label[-(2 * _LABEL // 3 - 1) :]}"
+    return label if len(label) <= most else f"{label[: most // 3]}…{label[-(2 * most // 3 - 1) :]}"
 
 
 def _so_far(last: Event | None) -> Event:

@@ -125,8 +125,9 @@ def _reencode(store: Store, own: Home, id: DatasetId, to: Encoding, threads: int
         _share_the_rest(store, work)
         with ThreadPoolExecutor(threads) as pool:
             finished = pool.map(lambda f: _field(store, work, f, to), store.manifest.fields)
+            count, steps = len(store.fields), store.manifest.counts.steps
             for done, _ in enumerate(finished, 1):
-                tell(Event(str(id), "convert", "", done, len(store.fields), "arrays"))
+                tell(Event(str(id), "convert", "", steps * done // count, steps, "steps"))
         # Fields are no longer shared with another dataset.
         known = _known(store)
         seal(work, replace(store.manifest, encoding=to, shared={}), known=known, threads=threads)

@@ -78,7 +78,7 @@ class Work:
         journal = Journal(self.path / JOURNAL, job.key)
         done = on_disk(self.path, job.schema, reversed(journal.resume()), range(len(job.parts)))
         self._forget_unfinished(done)
-        tell = _BuildProgress(job, done, progress)
+        tell = _BuildProgress(job, range(len(job.parts)), done, progress)
         left = len(job.parts) - len(done)
         if executor is None and jobs > 1 and left > 1:
             executor = Processes(min(jobs, left))
@@ -173,12 +173,7 @@ class Work:
         done = finished(own)
         for number in done.keys() - self.listed():
             journal.add(record(number, *done[number]))
-
-        def tell(note: str = "") -> None:
-            progress(Event(job.id, job.stage, f"shard {shard}", len(done), len(own), "parts", note))
-
-        if done:
-            tell(f"resumed: {len(done)} of {len(own)} parts of shard {shard} were finished")
+        tell = _BuildProgress(job, own, done, progress, what=f"shard {shard}")
         todo = {i: (job.parts[i], self.path, i) for i in own if i not in done}
         if not todo:
             return done
@@ -188,7 +183,8 @@ class Work:
         ):
             journal.add(record(number, where, written))
             done[number] = (where, written)
-            tell()
+            tell.rows(written.rows)
+            tell.part(written)
             check()
         return done
 
@@ -320,34 +316,43 @@ class Work:
 
 
 class _BuildProgress:
-    """Reports progress in rows if the size of every part is known ahead, else in parts."""
+    """Reports progress in rows. Their total is known from the start, or with the last part."""
 
-    def __init__(self, job: BuildJob, done: Finished, progress: Progress) -> None:
-        self._job, self.progress = job, progress
-        known = [p.rows for p in job.parts]
-        self._by_rows = None not in known
-        self._total = sum(r for r in known if r is not None) if self._by_rows else len(known)
-        self._done = sum(w.rows for _, w in done.values()) if self._by_rows else len(done)
+    def __init__(
+        self, job: BuildJob, own: Sequence[int], done: Finished, progress: Progress, *, what: str = ""
+    ) -> None:
+        self._job, self.progress, self._what = job, progress, what
+        known = [job.parts[i].rows for i in own]
+        self._total = None if None in known else sum(r for r in known if r is not None)
+        self._parts, self._finished = len(own), len(done)
+        self._done = sum(w.rows for _, w in done.values())
         self._failed = sum(n.code == Note.FAILED for _, w in done.values() for n in w.notes)
         if done:
-            self._say(0, f"resumed: {len(done)} of {len(known)} parts were finished")
+            of = f" of {what}" if what else ""
+            self._say(f"resumed: {len(done)} of {len(own)} parts{of} were finished")
 
     def rows(self, n: int) -> None:
-        if self._by_rows:
-            self._say(n)
+        self._done += n
+        self._say()
 
     def part(self, written: WrittenRows) -> None:
-        if not self._by_rows:
-            self._say(1)
+        self._finished += 1
+        if self._total is None:  # it may be known now
+            self._say()
         before, self._failed = self._failed, self._failed + sum(n.code == Note.FAILED for n in written.notes)
         if self._failed.bit_length() > before.bit_length():  # at 1, 2, 4, 8, ... of them
             left_out = text.plural(self._failed, "episode")
             self.progress(Event(self._job.id, "note", note=f"{left_out} left out so far: the function failed"))
 
-    def _say(self, n: int, note: str = "") -> None:
-        self._done += n
-        unit = "rows" if self._by_rows else "parts"
-        self.progress(Event(self._job.id, self._job.stage, "", self._done, self._total, unit, note))
+    def _say(self, note: str = "") -> None:
+        total, beside = self._total, ""
+        if total is None and self._finished == self._parts:
+            total = self._done
+        elif total is None and self._parts > 1:
+            beside = f"{self._finished:,} of {text.plural(self._parts, 'part')}"
+        self.progress(
+            Event(self._job.id, self._job.stage, self._what, self._done, total, "rows", note, "" if note else beside)
+        )
 
 
 def _known_starts(job: BuildJob) -> list[int] | None:

@@ -6,9 +6,11 @@ import io
 import json
 import logging
 import pickle
+import re
 import sys
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -104,11 +106,24 @@ def test_a_terminal_is_told_of_notes_and_not_of_work_that_ends_at_once(
     assert shown.index("sha256 ok") < shown.index("trying again")
 
 
-def test_a_bar_with_a_long_name_fits_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "event, end",
+    [
+        (Event("", "fetch", done=1 << 30, total=5 << 30), "B/s]"),
+        (Event("", "convert", done=123_456_789, total=923_456_789, unit="rows"), " rows/s]"),
+        (Event("", "convert", done=123_456_789, unit="rows", beside="1,234 of 9,999 parts"), "1,234 of 9,999 parts]"),
+        (Event("", "export", done=1, total=4, unit="steps", beside="999.9 MiB came, 9.5 s waiting"), "s waiting]"),
+    ],
+)
+def test_a_bar_fits_80_columns(
+    event: Event, end: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "40")
     with Bars(sys.stderr, live=True) as bars:
-        bars(Event("family/a-rather-long-name-of-a-dataset-v0", "fetch", "a_long_name_of_a_file.h5", 1 << 20, 5 << 20))
-    lines = capsys.readouterr().err.replace("\n", "\r").split("\r")
-    assert any("/5.00M" in line and "_file.h5" in line for line in lines)
+        bars(replace(event, id="family/a-rather-long-name-of-a-dataset-v0", what="a_long_name_of_a_file.h5"))
+    shown = [line for line in re.split(r"[\r\n]", capsys.readouterr().err) if line.strip()]
+    assert shown and all(len(line) <= 80 and line.endswith(end) and "file.h5" in line for line in shown)
 
 
 def test_a_long_silence_ends_with_a_word() -> None:

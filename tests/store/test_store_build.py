@@ -123,13 +123,15 @@ def test_a_part_that_gives_other_rows_than_planned_is_an_error(tmp_path: Path) -
 
 
 @pytest.mark.thorough
-def test_progress_counts_rows_where_they_are_known(tmp_path: Path) -> None:
-    for known, unit, total in ((True, "rows", 85), (False, "parts", PARTS)):
+def test_progress_counts_rows(tmp_path: Path) -> None:
+    for known in (True, False):
         events: list[Event] = []
-        Work(Job(known), tmp_path / unit).run(progress=events.append)
-        assert {(e.unit, e.total, e.stage) for e in events} == {(unit, total, "convert")}
+        Work(Job(known), tmp_path / str(known)).run(progress=events.append)
+        assert {(e.unit, e.stage) for e in events} == {("rows", "convert")}
+        assert {e.total for e in events[:-1]} == {85 if known else None}
         assert [e.done for e in events] == sorted(e.done for e in events)
-        assert events[-1].done == total
+        assert events[-1].done == events[-1].total == 85
+        assert [e.beside for e in events if e.beside][-1:] == ([] if known else [f"{PARTS - 1} of {PARTS} parts"])
 
 
 def test_columns_that_do_not_fit_are_refused(tmp_path: Path) -> None:

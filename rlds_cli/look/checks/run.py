@@ -85,7 +85,7 @@ def check(
     s, tell = Subject(Dataset(ds.store)), ds.store.files.watched(shown(progress))
     found, ok, skipped = list[Finding](), list[str](), dict[str, str]()
     for k, (name, find) in enumerate(CHECKS):
-        tell(Event(ds.id, "check", "", k, len(CHECKS), "checks"))
+        tell(Event(ds.id, "check", "", ds.num_steps * k // len(CHECKS), ds.num_steps, "steps"))  # each reads all
         try:
             of_this = list(_named(name, find, s))
         except Skipped as e:

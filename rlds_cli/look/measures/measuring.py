@@ -308,8 +308,10 @@ class StoredMeasures:
             missing = np.flatnonzero(~file.find(names)[1])
             file.resume()
             word, columns = own.reference.rpartition(":")[2], file.measures
-            for done, k in enumerate(missing.tolist()):
-                tell(Event(self.store.manifest.id, "measure", own.reference, done, len(missing), "episodes"))
+            length = self.store.episodes["length"][missing]
+            before, total = np.cumsum(length) - length, int(length.sum())
+            for done, k in zip(before.tolist(), missing.tolist(), strict=True):
+                tell(Event(self.store.manifest.id, "measure", own.reference, done, total, "steps"))
                 numbers = _numbers(own, word, self.dataset.episode(k), f"{self.store.manifest.id}, episode {k:,}")
                 if columns and tuple(numbers) != columns:
                     of_others = f"and {', '.join(columns)} for others"
@@ -365,7 +367,8 @@ class StoredMeasures:
         count = settings.cores() if jobs is None else jobs
         large = "camera" in groups or size > _SMALL
         executor = Processes(min(count, len(items))) if count and large and len(items) > 1 else None
-        id, done = self.store.manifest.id, 0
+        id, length, done = self.store.manifest.id, self.store.episodes["length"], 0
+        total = int(length[missing].sum())
         found = run_items(
             _measure, task, items, executor, id=id, name=lambda k: f"episodes from {items[k][1]:,} on", progress=tell
         )
@@ -373,8 +376,8 @@ class StoredMeasures:
             _, first, stop = items[k]
             for group, file in files.items():
                 file.add(self._names(group)[first:stop], values[group])
-            done += stop - first
-            tell(Event(id, "measure", ", ".join(groups), done, len(missing), "episodes"))
+            done += int(length[first:stop].sum())
+            tell(Event(id, "measure", ", ".join(groups), done, total, "steps"))
         self._opened.clear()
 
     def _divided(self, groups: tuple[Group, ...], missing: IntArray) -> Iterator[tuple[int, int]]:

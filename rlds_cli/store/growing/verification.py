@@ -148,6 +148,7 @@ def _episodes(version: LoggedTable, tell: Progress) -> tuple[str, int, list[Prob
     recorded = {f.name: store.digests(f.name) for f in fields}
     found = {f.name: np.zeros((len(table), logs.DIGEST), np.uint8) for f in fields}
     problems, size, hashes = list[Problem](), 0, dict[tuple[str, int], bytes]()
+    before, total = np.cumsum(table.length) - table.length, int(table.length.sum())
     for k in range(len(table)):
         a, length, observed = int(columns["start"][k]), table.length[k : k + 1], table.num_observed[k : k + 1]
         numbers = np.arange(a, a + int(length[0]) + 1)
@@ -176,7 +177,7 @@ def _episodes(version: LoggedTable, tell: Progress) -> tuple[str, int, list[Prob
         if len(problems) >= _MOST_PROBLEMS:
             break
         if k % _TOLD == 0:
-            tell(Event(store.manifest.id, "verify", "", k, len(table), "episodes"))
+            tell(Event(store.manifest.id, "verify", "", int(before[k]), total, "steps"))
     of_fields = {f.name: digests.of_field(f, found[f.name]) for f in fields}
     fingerprint = digests.ContentDigests(of_fields, digests.of_table(table)).fingerprint
     if not problems:
