@@ -171,9 +171,13 @@ def _meaning(columns: Mapping[str, Shaped], chosen: Mapping[str, str], file: str
     cameras = {name for name, key in fields.items() if key.startswith(camera_files.KINDS)}  # beside other observations
     is_ted = any(head in heads for head in ("next/terminated", "next/truncated", "next/done"))
     for name, heads_of in NAMES.items():
-        if not any(is_below(k, name) for k in fields.keys() - cameras):
+        parts = {k for k in fields.keys() - cameras if is_below(k, name)}
+        if name not in parts:
             known = [h for h in heads_of if h in heads and not (is_ted and h in ROOT_FLAGS)]
-            fields |= {k: v for k, v in _found(heads, name, known, taken, notes).items() if k not in fields}
+            named, listed = _found(heads, name, known, taken)
+            if not parts or name not in named:  # a chosen part has other parts beside it, and not the whole
+                fields |= {k: v for k, v in named.items() if k not in fields and free_name(k, parts) == k}
+                notes += listed
     found = Meaning(
         fields=fields,
         ids=roles.get("ids") or _first(heads, IDS, taken),
@@ -254,25 +258,25 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def _found(
-    heads: Mapping[str, Sequence[str]], field: str, known: Sequence[str], taken: set[str], notes: list[Note]
-) -> dict[str, str]:
-    """Find the columns of a field by the first of its ``known`` names that occurs."""
+    heads: Mapping[str, Sequence[str]], field: str, known: Sequence[str], taken: set[str]
+) -> tuple[dict[str, str], list[Note]]:
+    """Find the columns of a field by the first of its ``known`` names that occurs, and what to note of them."""
     for head in known:
         names = [n for n in heads[head] if n not in taken]
         exact = [n for n in names if not _split(n)[1]]
         if exact:
-            return {field: exact[0]}
+            return {field: exact[0]}, []
         numbered = {n: m for n in names if (m := _NUMBERED.match(_split(n)[1])) and not m.group(1)}
         if names and len(numbered) == len(names) and "." in names[0]:
-            return _gathered(field, names, notes)
+            return _gathered(field, names)
         if names and field not in (REWARD, *FLAGS, NEXT_DONE):
-            return {f"{field}/{_split(n)[1]}": n for n in names}
+            return {f"{field}/{_split(n)[1]}": n for n in names}, []
     if field in ("observation", "action", NEXT_OBSERVATION):
         for base in NAMES[field]:
             names = [n for head, all_of in heads.items() if _is_numbered(head, base) for n in all_of if n not in taken]
             if len(names) > 1 or (names and names[0][-1:] in "01"):
-                return _gathered(field, sorted(names, key=natural), notes)
-    return {}
+                return _gathered(field, sorted(names, key=natural))
+    return {}, []
 
 
 def _is_numbered(head: str, base: str) -> bool:
@@ -280,9 +284,8 @@ def _is_numbered(head: str, base: str) -> bool:
     return bool(match and match.group(1) == base)
 
 
-def _gathered(field: str, names: Sequence[str], notes: list[Note]) -> dict[str, str]:
-    notes.append(Note("gathered", f"{field} is made of the columns {', '.join(names)}"))
-    return {field: f"[{', '.join(names)}]"}
+def _gathered(field: str, names: Sequence[str]) -> tuple[dict[str, str], list[Note]]:
+    return {field: f"[{', '.join(names)}]"}, [Note("gathered", f"{field} is made of the columns {', '.join(names)}")]
 
 
 def _first(heads: Mapping[str, Sequence[str]], names: Sequence[str], taken: set[str]) -> str | None:
@@ -301,11 +304,9 @@ def _chosen(columns: Mapping[str, Shaped], field: str, key: str, file: str) -> t
     if key.startswith("[") and key.endswith("]"):
         parts = [p.strip() for p in key[1:-1].split(",") if p.strip()]
         names = [n for p in parts for n in _matching(columns, p, file)]
-        notes: list[Note] = []
-        return _gathered(field, names, notes), notes
+        return _gathered(field, names)
     if "*" in key or "?" in key:
-        names, notes = _matching(columns, key, file), []
-        return _gathered(field, names, notes), notes
+        return _gathered(field, _matching(columns, key, file))
     if ":" in key or WITHOUT in key:
         return {field: key}, []
     found = expand(columns, field, key)

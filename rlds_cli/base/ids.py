@@ -73,9 +73,10 @@ def parse(text: str) -> DatasetId:
         id, _, version = text.partition("#")
         raise InvalidId(f'"{text}" names a version, where a dataset is meant.', hint=f"{id} without #{version}")
     if match is None:
+        own = f", or local/{text} for your own" if _ID.fullmatch(f"local/{text}") else ""
         raise InvalidId(
             f'"{text}" is not a dataset id.',
-            hint="ids are family/name or family/name@variant, as in d4rl/hopper-medium-v2; rlds list shows them",
+            hint=f"ids are family/name or family/name@variant, as in d4rl/hopper-medium-v2{own}; rlds list shows them",
         )
     return DatasetId(match["family"], match["name"], match["variant"])
 

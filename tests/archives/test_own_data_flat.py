@@ -680,3 +680,17 @@ def test_a_column_of_the_episode_table_is_read_in_blocks(
     np.savez(tmp_path / "b.npz", **made)
     with pytest.raises(UnknownLayout, match="score changes within an episode, at row 3;"):
         import_files(tmp_path / "b.npz", "local/b", **what)
+
+
+def test_a_named_part_leaves_the_other_parts_where_they_were(tmp_path: Path) -> None:
+    parts = {"obs/q": np.arange(8.0).reshape(4, 2), "obs/image": np.ones((4, 3)), "act": np.ones(4)}
+    np.savez(tmp_path / "a.npz", done=[False, True, False, True], **parts)
+    read = Rows("plain", tmp_path / "a.npz", fields={"observation/arm": "obs/q"})
+    assert set(read.schema) >= {"observation/arm", "observation/image", "action"}
+    assert {"obs/image", "observation/q"}.isdisjoint(read.schema)
+    renamed = Rows("plain", tmp_path / "a.npz", fields={"observation/image": "obs/q"})
+    assert "obs/image" in renamed.schema, "its own name is taken"
+
+    np.savez(tmp_path / "b.npz", done=[False, True], obs=np.zeros((2, 2)), act=np.ones(2), q=np.ones((2, 3)))
+    whole = Rows("plain", tmp_path / "b.npz", fields={"observation/arm": "q"})
+    assert {"observation/arm", "obs"} <= set(whole.schema), "no field is beside its own parts"

@@ -59,6 +59,14 @@ def test_anything_else_is_refused(text: str) -> None:
     assert "family/name" in str(caught.value)
 
 
+def test_a_bare_name_is_told_where_own_datasets_are() -> None:
+    with pytest.raises(InvalidId, match="local/arm-2 for your own"):
+        ids.parse("arm-2")
+    with pytest.raises(InvalidId) as caught:
+        ids.parse("a b")
+    assert "your own" not in str(caught.value)
+
+
 def test_base_and_variants() -> None:
     id = ids.parse("d4rl/pen")
     assert str(id.with_variant("norm")) == "d4rl/pen@norm"

@@ -125,7 +125,7 @@ def early_rewards(s: Subject) -> Iterator[Finding]:
     The place is fitted, as a circle or a ball through the midpoints of the steps at which the reward changes (Kåsa
     1976), once for each alignment. Only an agent that enters the place and leaves it again tells the two apart.
     """
-    if not s.fields(REWARD) or s.ds.schema[REWARD].shape:
+    if REWARD not in s.ds.schema or s.ds.schema[REWARD].shape:
         raise Skipped("it has no rewards of one number")
     if REWARD not in s.stats or sum(c > 0 for c in s.stats[REWARD].histogram) != 2:
         return
