@@ -68,12 +68,13 @@ def pool(
     usable = counts > 0
     if needed and not usable.any():
         raise window.nowhere(len(table), int(table.steps.max(initial=0)))
-    bucket = getattr(window, "bucket", None)
+    bucket, pad = getattr(window, "bucket", None), getattr(window, "pad", None)
     table, counts = table.where(usable), counts[usable]
     if bucket is not None:
         by_length = np.argsort(table.steps, kind="stable")
         table, counts = table.where(by_length), counts[by_length]
-    return WindowIndex(dataset, table, PrefixIndex(counts), window.starts, bucket, in_mixture, live)
+    prefix, starts = PrefixIndex(counts), window.starts
+    return WindowIndex(dataset, table, prefix, starts, pad=pad, bucket=bucket, in_mixture=in_mixture, live=live)
 
 
 def dataset_source(

@@ -178,6 +178,8 @@ class WindowIndex:
         Numbers all windows 0..prefix.total-1, episode by episode.
     starts : (int, int)
         Stride and offset: a window starts at step ``number * stride + offset`` of its episode.
+    pad : {"left", "right"} or None
+        The side of a window on which its steps outside the episode are; None where they lie.
     bucket : int or None
         The episodes are sorted by length, and this many neighbours are drawn together.
     in_mixture : bool
@@ -190,6 +192,7 @@ class WindowIndex:
     table: EpisodeIndex
     prefix: PrefixIndex
     starts: tuple[int, int]
+    pad: str | None = None
     bucket: int | None = None
     in_mixture: bool = False
     live: bool = False
@@ -198,7 +201,7 @@ class WindowIndex:
     def windows(self) -> WindowTable:
         """The table that the kernel reads."""
         t = self.table
-        return WindowTable(t.start, t.steps, t.transitions, t.observed, self.starts)
+        return WindowTable(t.start, t.steps, t.transitions, t.observed, self.starts, self.pad)
 
     def without_any(self) -> WindowIndex:
         """Return the index of no window."""

@@ -265,7 +265,10 @@ typedef struct {
   i64 rows, n_step; /* rows of the columns; steps that a sample sums at most; 0: each sample is one step */
   const byte *terminated, *truncated; /* flags that end a sum; NULL: only the last transitions have any */
   i64 stride;                         /* bytes from flag to flag */
+  i64 pad;                            /* where the steps of a window that lie outside its episode go */
 } Plan;
+
+enum { IN_PLACE, LEFT, RIGHT };
 
 typedef struct {
   const i64 *episode, *number; /* [n] */
@@ -671,15 +674,17 @@ static i64 gather(const Plan *p, const Samples *s, i64 first, i64 n, const Slots
   for (i64 k = 0; k < n; k++) {
     const i64 row = slots ? slots->slot[k] % slots->size : k;
     char *const *batch = slots ? out + slots->slot[k] / slots->size * p->columns : out;
-    const i64 e = episode[k], start = first_step(w, number[k]), T = w->steps[e];
+    const i64 e = episode[k], T = w->steps[e], start = first_step(w, number[k]);
+    const i64 low = clip(start, 0, T - 1), high = clip(start + s->length, low + 1, T); /* its steps inside */
+    const i64 begin = p->pad == LEFT ? high - s->length : p->pad == RIGHT ? low : start;
     t.sample = first + k;
     if (k + 1 < n && !to) fetch_slice(p, s, first + k + 1);
     for (i64 done = 0; done < s->length; done += TILE) {
-      const i64 m = least(TILE, s->length - done), from = start + done;
-      t.low = clip(-from, 0, m), t.high = clip(T - from, t.low, m);
+      const i64 m = least(TILE, s->length - done), from = begin + done;
+      t.low = clip(low - from, 0, m), t.high = clip(high - from, t.low, m);
       for (i64 i = 0; i < m; i++) t.episode[i] = e, t.span[i] = 1;
       if (t.high - t.low == m) for (i64 i = 0; i < m; i++) t.step[i] = from + i, t.row[i] = w->start[e] + from + i;
-      else for (i64 i = 0; i < m; i++) t.step[i] = clip(from + i, 0, T - 1), t.row[i] = w->start[e] + t.step[i];
+      else for (i64 i = 0; i < m; i++) t.step[i] = clip(from + i, low, high - 1), t.row[i] = w->start[e] + t.step[i];
       if (to) touch(p, s, &t, m, to);
       else write(p, s, &t, m, row * s->length + done, batch);
     }

@@ -75,6 +75,7 @@ class _Plan(Structure):
         *((n, c_int64) for n in ("rows", "n_step")),
         *((n, c_void_p) for n in ("terminated", "truncated")),
         ("stride", c_int64),
+        ("pad", c_int64),
     ]
 
 
@@ -423,6 +424,7 @@ class Value(IntEnum):
     COPY, NARROW, WIDEN, EITHER, SUM, ROW, INSIDE, STEP, INDEX, OBSERVED, DISTANCE, ZERO = range(12)
 
 
+_PADS = None, "left", "right"  # of windows, as in kernel.c
 _CASTS = {("float64", "float32"): Value.NARROW, ("float32", "float64"): Value.WIDEN}
 OF_WINDOW, OF_PLACE = 1, 2  # bits of `Output.mask`
 
@@ -502,6 +504,8 @@ class WindowTable:
     ----------
     rows : int
         Rows that the episodes take: each has its steps and one row more.
+    pad : str or None
+        The side on which steps are that lie outside the episode, see `Slice`.
 
     Raises
     ------
@@ -510,7 +514,13 @@ class WindowTable:
     """
 
     def __init__(
-        self, start: IntArray, steps: IntArray, transitions: IntArray, observed: IntArray, starts: tuple[int, int]
+        self,
+        start: IntArray,
+        steps: IntArray,
+        transitions: IntArray,
+        observed: IntArray,
+        starts: tuple[int, int],
+        pad: str | None = None,
     ) -> None:
         columns = start, steps, transitions, observed
         if len({len(c) for c in columns}) > 1:
@@ -523,7 +533,7 @@ class WindowTable:
             raise DamagedDataset(f"episode {int(np.argmin(sound)):,}: its rows or steps are not possible.")
         self._kept = [np.ascontiguousarray(x, np.int64) for x in columns]
         self.struct = _Windows(len(start), *starts, *map(address, self._kept))
-        self.rows = int((start + steps + 1).max(initial=0))
+        self.rows, self.pad = int((start + steps + 1).max(initial=0)), pad
 
     def check_limit(self, limit: IntArray) -> None:
         """Refuse rows [episodes] that an episode does not have."""
@@ -573,8 +583,8 @@ class Plan:
         self._columns = (_Column * max(1, len(described)))(*described)
         self._fetches = (_Fetch * max(1, len(fetches)))(*fetches)
         places = ctypes.addressof(self._columns), ctypes.addressof(self._fetches)
-        ends = (0, None, None, 0) if n_step is None else self._ends(n_step)
-        self._plan = _Plan(windows.struct, len(outputs), len(fetches), *places, self._rows, *ends)
+        ends, pad = (0, None, None, 0) if n_step is None else self._ends(n_step), _PADS.index(windows.pad)
+        self._plan = _Plan(windows.struct, len(outputs), len(fetches), *places, self._rows, *ends, pad)
         self.at = ctypes.addressof(self._plan)
         self.made = [(o.dtype, ((len(o.offsets),) if o.offsets else ()) + o.shape) for o in outputs]
         self.slabs = Slabs(self.made)

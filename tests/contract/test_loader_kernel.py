@@ -237,7 +237,7 @@ def test_priorities_that_cannot_be(priority):
 # -- plans
 
 
-def table_of(rng, episodes=9, stride=1, offset=0, longest=40):
+def table_of(rng, episodes=9, stride=1, offset=0, longest=40, pad=None):
     """Episodes of a store, some left out, whose rows end at the last column's."""
     steps = [rng.choice([1, 2, rng.randint(1, longest)]) for _ in range(episodes)]
     start = list(itertools.accumulate([rng.randint(0, 2), *(t + 1 + rng.randint(0, 1) for t in steps[:-1])]))
@@ -245,7 +245,7 @@ def table_of(rng, episodes=9, stride=1, offset=0, longest=40):
     observed = [rng.choice([t + 1, t, rng.randint(0, t + 1)]) for t in steps]
     index = [rng.randrange(1000) for _ in steps]
     columns = (np.array(c, np.int64) for c in (start, steps, transitions, observed, index))
-    return reference.Table(*columns, stride=stride, offset=offset)
+    return reference.Table(*columns, stride=stride, offset=offset, pad=pad)
 
 
 def rows_of(table):
@@ -429,7 +429,8 @@ def flags_of(rng, table, share):
 @given(SEEDS, st.sampled_from([(0, 3), (1, 1), (4, 5), (3, 64), (2, 65), (1, 256), (1, 257)]))
 def test_windows(seed, extent):
     (n, length), rng = extent, random.Random(seed)
-    table = table_of(rng, stride=rng.choice([0, 1, 1, 3]), offset=-rng.choice([0, 2, 40]), longest=rng.choice([9, 90]))
+    starts = {"stride": rng.choice([0, 1, 1, 3]), "offset": -rng.choice([0, 2, 40])}
+    table = table_of(rng, **starts, longest=rng.choice([9, 90]), pad=rng.choice([None, "left", "right"]))
     outputs, given = outputs_of(rng, table, n, 1, length)
     if length > 60:
         outputs = outputs[:5]
@@ -564,7 +565,8 @@ def test_blocks_that_single_steps_read(seed, n, most):
 @given(SEEDS, st.sampled_from([(0, 3), (1, 1), (4, 5), (3, 64), (1, 257)]))
 def test_blocks_that_windows_read(seed, extent):
     (n, length), rng = extent, random.Random(seed)
-    table = table_of(rng, stride=rng.choice([0, 1, 1, 3]), offset=-rng.choice([0, 2, 40]), longest=rng.choice([9, 90]))
+    starts = {"stride": rng.choice([0, 1, 1, 3]), "offset": -rng.choice([0, 2, 40])}
+    table = table_of(rng, **starts, longest=rng.choice([9, 90]), pad=rng.choice([None, "left", "right"]))
     outputs, given = outputs_of(rng, table, n, 1, length)
     samples = *samples_of(rng, table, n, length), None
     check_touches(rng, table, outputs[: 10 if length < 60 else 5], None, samples, given, length)
@@ -797,7 +799,8 @@ def test_tables_of_any_numbers(data):
     near = st.lists(st.one_of(st.integers(0, 6), NUMBERS), min_size=count, max_size=count)
     columns = [np.array(data.draw(near), np.int64) for _ in range(5)]
     limit = np.array(data.draw(near), np.int64)
-    table = reference.Table(*columns, stride=data.draw(NUMBERS), offset=data.draw(NUMBERS))
+    pad = data.draw(st.sampled_from([None, "left", "right"]))
+    table = reference.Table(*columns, stride=data.draw(NUMBERS), offset=data.draw(NUMBERS), pad=pad)
     source, flags = np.arange(rows, dtype=np.float64) + 1, [np.zeros(rows, bool)] * 2
     floats, length = np.dtype(np.float64), data.draw(st.sampled_from([0, 1, 3]))
     offsets = tuple(data.draw(st.lists(st.one_of(st.integers(-9, 9), st.sampled_from(FAR)), min_size=1, max_size=3)))

@@ -58,6 +58,15 @@ KINDS = {
             fill=FILLS,
         )
     ),
+    "slice, padded": st.builds(
+        lambda n, side, reach, **options: Slice(n, **{side: reach % (n - 1) + 1}, **options),
+        st.integers(2, 6),
+        st.sampled_from(["before", "after"]),
+        st.integers(0, 4),
+        stride=st.sampled_from([1, 2, 7]),
+        fill=FILLS,
+        pad=st.sampled_from(["left", "right"]),
+    ),
     "offsets": st.builds(
         Offsets,
         st.dictionaries(st.sampled_from(NAMES), ROWS, min_size=1, max_size=4),
@@ -111,7 +120,7 @@ def reference(plain: list[dict[str, Any]], window: Any, every_step: bool) -> lis
         return [windows.steps_of(e, window.n_step, window.gamma, every_step=every_step) for e in plain]
     if isinstance(window, Slice):
         options = {"before": window.before, "after": window.after, "stride": window.stride, "fill": window.fill}
-        return [windows.slices(e, window.length, **options) for e in plain]
+        return [windows.slices(e, window.length, pad=window.pad, **options) for e in plain]
     if isinstance(window, Episode):
         longest = max(map(windows.length, plain))
         size = longest if window.max_length is None else min(longest, window.max_length)
@@ -332,7 +341,7 @@ def test_goals_come_as_often_as_the_reference_says(five: rlds_cli.Dataset, share
     chosen=SELECTIONS,
     gamma=st.sampled_from([0.0, 0.5, 0.99, 1.0]),
     through=st.booleans(),
-    kind=st.sampled_from(["transition", "n-step", "slice", "episode"]),
+    kind=st.sampled_from(["transition", "n-step", "slice", "slice, padded", "episode"]),
     data=st.data(),
 )
 def test_returns_are_those_of_the_reference(

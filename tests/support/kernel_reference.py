@@ -18,7 +18,7 @@ BELOW_ONE = 1 - 2.0**-53
 
 @dataclass
 class Table:
-    """Columns over episodes, and the steps that windows start at: ``number * stride + offset``."""
+    """Columns over episodes, and the steps that windows start at: ``number * stride + offset``, padded on a side."""
 
     start: np.ndarray
     steps: np.ndarray
@@ -27,10 +27,12 @@ class Table:
     index: np.ndarray
     stride: int = 1
     offset: int = 0
+    pad: str | None = None
 
     def windows(self):
         """The table that the kernel reads."""
-        return WindowTable(self.start, self.steps, self.transitions, self.observed, (self.stride, self.offset))
+        columns = self.start, self.steps, self.transitions, self.observed
+        return WindowTable(*columns, (self.stride, self.offset), self.pad)
 
 
 @dataclass
@@ -209,11 +211,16 @@ def first_step(table, number):
 class Entry:
     """One step of one sample: where it stands, and whether it is inside its episode."""
 
-    def __init__(self, table, episode, number, span, sample, within):
+    def __init__(self, table, episode, number, span, sample, within, length):
         self.e, self.sample, self.span = int(episode), sample, 1 if span is None else int(span)
         self.start, self.steps = int(table.start[self.e]), int(table.steps[self.e])
-        at = first_step(table, number) + within
-        self.step, self.real = clip(at, 0, self.steps - 1), 0 <= at < self.steps
+        first = first_step(table, number)
+        self.step, self.real = clip(first + within, 0, self.steps - 1), 0 <= first + within < self.steps
+        if length and table.pad:
+            there = [at for at in range(first, first + length) if 0 <= at < self.steps]
+            there = there or [clip(first, 0, self.steps - 1)]
+            at = within - (length - len(there) if table.pad == "left" else 0)
+            self.step, self.real = there[clip(at, 0, len(there) - 1)], 0 <= at < len(there)
 
     def neighbour(self, amount):
         return self.step + amount + (self.span - 1 if amount > 0 else 0)
@@ -294,7 +301,7 @@ def gather(table, outputs, episode, number, span, given, length):
         for sample in range(len(episode)):
             for within in range(length or 1):
                 one = None if span is None else span[sample]
-                entry = Entry(table, episode[sample], number[sample], one, sample, within)
+                entry = Entry(table, episode[sample], number[sample], one, sample, within, length)
                 for k, offset in enumerate(grid or (0,)):
                     at = (sample, *((within,) if length else ()), *((k,) if grid else ()))
                     array = None if output.given is None else given[output.given]

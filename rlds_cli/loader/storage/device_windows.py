@@ -40,18 +40,33 @@ class DrawnSteps:
         return self.row.shape
 
     @cached_property
-    def _asked(self) -> torch.Tensor:
-        """Steps, also those outside their episode."""
+    def _start(self) -> torch.Tensor:
+        """The step that each window starts at."""
         t, drawn = self._table, self.drawn.drawn.unsqueeze(1) if self._length else self.drawn.drawn
-        first = (drawn - t.first[self.episode]) * t.stride + t.offset
-        return first + torch.arange(self._length, device=first.device) if self._length else first
+        return (drawn - t.first[self.episode]) * t.stride + t.offset
+
+    @cached_property
+    def _inner(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The first and the last step of each window inside its episode."""
+        last = torch.minimum(self._start + self._length, self._table.steps[self.episode]) - 1
+        return self._start.clamp(min=0), last
+
+    @cached_property
+    def _asked(self) -> torch.Tensor:
+        """Steps, also those outside their episode, on the side where these are."""
+        if not self._length:
+            return self._start
+        (first, last), pad = self._inner, self._table.pad
+        begin = last - self._length + 1 if pad == "left" else first if pad == "right" else self._start
+        return begin + torch.arange(self._length, device=begin.device)
 
     @cached_property
     def step(self) -> torch.Tensor:
         """Number of each step within its episode; of one outside, that of the nearest one inside."""
         if not self._length:
-            return self._asked
-        return torch.minimum(self._asked.clamp(min=0), self._table.steps[self.episode] - 1)
+            return self._start
+        first, last = self._inner
+        return torch.minimum(torch.maximum(self._asked, first), last)
 
     @cached_property
     def inside(self) -> torch.Tensor:
@@ -84,6 +99,7 @@ class DeviceWindowTable:
         made = ship({"ends": ends, "first": first, "held": held, "lag": lag, "steps": table.steps}, device)
         self.ends, self.first, self.held, self.lag, self.steps = made.values()
         self.stride, self.offset = pool.starts
+        self.pad = pool.pad
         self.plain = pool.starts == (1, 0)
 
 

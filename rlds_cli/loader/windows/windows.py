@@ -16,6 +16,7 @@ from rlds_cli.errors import EmptyWindow, InvalidArgument
 
 Anchors = Literal["transitions", "steps"]
 Fill = Literal["edge", "zero"]
+Pad = Literal["left", "right"]
 
 
 class Window(Protocol):
@@ -184,6 +185,10 @@ class Slice(MultiStep):
     fill : {"edge", "zero"}
         The values outside: those of the nearest step, or zeros (after any transform). ``step``,
         ``episode`` and ``index`` always name the nearest step.
+    pad : {"left", "right"}, optional
+        The side on which places outside are: by default before the episode's first step on the left, and after its last
+        one on the right. ``Slice(20, after=19, pad="left")`` has the steps from t on at its end (Decision Transformer's
+        own code), ``Slice(20, before=19, pad="right")`` those up to t at its beginning. The same steps are drawn.
     anchors : {"transitions", "steps"}
         ``"steps"`` gives no next observation.
     """
@@ -193,6 +198,7 @@ class Slice(MultiStep):
     after: int = field(default=0, kw_only=True)
     stride: int = field(default=1, kw_only=True)
     fill: Fill = field(default="edge", kw_only=True)
+    pad: Pad | None = field(default=None, kw_only=True)
     anchors: Anchors = field(default="transitions", kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
@@ -207,6 +213,21 @@ class Slice(MultiStep):
                     hint=f"{name}={self.length - 1} at most",
                 )
         check_fill(self)
+        self._check_pad()
+
+    def _check_pad(self) -> None:
+        if self.pad not in (None, "left", "right"):
+            raise InvalidArgument(f'Slice(pad={self.pad!r}): pad is "left", "right" or None.')
+        if self.pad and not (self.before or self.after):
+            raise InvalidArgument(
+                f"Slice({self.length}, pad={self.pad!r}) has nothing to pad: its slices lie inside their episodes.",
+                hint=f"Slice({self.length}, after={self.length - 1}, pad={self.pad!r})",
+            )
+
+    def __repr__(self) -> str:
+        pad = f", pad={self.pad!r}" if self.pad else ""
+        reach = f"before={self.before!r}, after={self.after!r}, stride={self.stride!r}"
+        return f"Slice(length={self.length!r}, {reach}, fill={self.fill!r}{pad})"
 
     @property
     def zeroed(self) -> bool:

@@ -103,12 +103,22 @@ def steps_of(episode: Episode, n: int = 1, gamma: float = 0.99, *, every_step: b
 
 
 def slices(
-    episode: Episode, size: int, *, before: int = 0, after: int = 0, stride: int = 1, fill: str = "edge"
+    episode: Episode,
+    size: int,
+    *,
+    before: int = 0,
+    after: int = 0,
+    stride: int = 1,
+    fill: str = "edge",
+    pad: str | None = None,
 ) -> list[Window]:
-    """Runs of ``size`` steps that begin at -before, -before + stride, ..., and end ``after`` beyond the last step."""
+    """Runs of ``size`` steps that begin at -before, -before + stride, ..., and end ``after`` beyond the last step.
+
+    With ``pad`` all places without a step are on that side.
+    """
     T = length(episode)
     starts = [s for s in range(-before, T, stride) if s + size <= T + after]
-    return [run(episode, s, size, fill) for s in starts]
+    return [run(episode, s, size, fill, pad) for s in starts]
 
 
 def whole(episode: Episode, size: int, fill: str = "edge") -> list[Window]:
@@ -116,11 +126,16 @@ def whole(episode: Episode, size: int, fill: str = "edge") -> list[Window]:
     return [run(episode, 0, size, fill)]
 
 
-def run(episode: Episode, first: int, size: int, fill: str) -> Window:
+def run(episode: Episode, first: int, size: int, fill: str, pad: str | None = None) -> Window:
     """``size`` steps from ``first`` on; outside the episode stands the nearest step, or zeros."""
     T = length(episode)
     steps = tuple(min(max(t, 0), T - 1) for t in range(first, first + size))
     real = tuple(0 <= t < T for t in range(first, first + size))
+    if pad is not None:
+        there = tuple(t for t in range(first, first + size) if 0 <= t < T)
+        rest = size - len(there)
+        steps = (there[0],) * rest + there if pad == "left" else there + (there[-1],) * rest
+        real = (False,) * rest + (True,) * len(there) if pad == "left" else (True,) * len(there) + (False,) * rest
     fields = {name: filled([value(episode, name, t) for t in steps], real, fill) for name in names_of(episode)}
     known = [np.array([t + 1 < recorded(episode)]) for t in steps]
     return Window(max(first, 0), steps, real, fields | {"next/observed": filled(known, real, fill)})
