@@ -13,17 +13,17 @@ missing because nobody thought of it::
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rlds_cli.archives.formats import inventory
+from rlds_cli.archives.formats import camera_files, inventory
 from rlds_cli.archives.formats.inventory import Item
 from rlds_cli.archives.formats.tables import made_of
 from rlds_cli.base.limits import MOST_ENTRIES
-from rlds_cli.base.text import natural
+from rlds_cli.base.text import natural, plural
 from rlds_cli.errors import ReaderError
 from rlds_cli.ted import Note
 
@@ -42,8 +42,10 @@ NOT_A_FIELD = "it has no value of one kind at each step of every episode; a note
 NO_STEPS = "its episode has no steps"
 NOT_ALL = "some files, episodes or rows do not have it"
 EMPTY_EPISODES, BAD_FILES = "empty-episodes", "bad-files"  # codes of notes about episodes that are left out
+LEFT_OUT_FILES = "left-out-files"  # that of the note about files of data that nothing names
 MORE = "others, of which there are too many to list"
 UNTOLD = "files of a reader that gives no account"
+_SHOWN, _FILES = 10, 5  # of the files in a note: groups, and files of a group
 _NUMBER, _SUFFIX = re.compile(r"\d+"), re.compile(r"\.[A-Za-z]+\d?$")
 
 
@@ -248,6 +250,24 @@ class Ledger:
             for (kind, name, f), n in self._counts.items()
         ]
         return Account(dict(self._files), sorted_entries(things), tuple(sorted(self._each)))
+
+
+def notes_of_files(root: Path, left_out: Mapping[Path, str]) -> Iterator[Note]:
+    """Yield the note that says which files of data below ``root`` are left out, and why, if there are any."""
+    groups: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for path, why in left_out.items():
+        name = path.relative_to(root)
+        groups[name.parent.as_posix() if camera_files.is_image(path) else "", why].append(name.as_posix())
+    said = [_several(names, why) for (_, why), names in groups.items()]
+    if said:
+        text = "; ".join(said[:_SHOWN]) + (f"; and {len(said) - _SHOWN:,} more" if said[_SHOWN:] else "")
+        were = "was" if len(left_out) == 1 else "were"
+        yield Note(LEFT_OUT_FILES, f"{plural(len(left_out), 'file')} {were} left out: {text}")
+
+
+def _several(names: Sequence[str], why: str) -> str:
+    shown = ", ".join(names[:_FILES]) + (f" and {len(names) - _FILES:,} more" if names[_FILES:] else "")
+    return f"{shown} ({why})"
 
 
 def fates_of(fields: Mapping[str, str], there: Collection[str]) -> dict[str, Fate]:

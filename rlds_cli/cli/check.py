@@ -98,7 +98,8 @@ def check(
 
     Warnings: constant, no-reward, saturated, out-of-bounds, jump, step-restarts, step-offset, step-gap, id-changes,
     length-multiple, length-outlier, duplicate, terminated-inside, never-flagged, too-long, limit-terminated,
-    counts-differ, reward-isolated, age-gap, stale-observation, zero-rows, early-reward, flags-in-runs.
+    counts-differ, reward-isolated, age-gap, stale-observation, zero-rows, early-reward, flags-in-runs,
+    missing-frames.
 
     Notes: constant-element, constant-reward, constant-info, spike, never-terminated, both-flags, next-unknown,
     not-decoded, uneven-rate, continues.
@@ -169,6 +170,7 @@ def _print_measures() -> None:
         parts += [f"{m.name} [{m.unit}]  group {m.group}, version {m.version}", f"    {m.text}"]
         parts.append(f"    source: {m.source};  needs {m.needs}")
         parts += [f"    finding {limit.code}: {limit.why}" for limit in m.findings]
+    parts.append("Quantiles of measures and columns are exact, here as in --where: of all episodes that have a value.")
     out.result(found, visible.lines(parts))
 
 

@@ -5,6 +5,11 @@ from sums of integers, which are exact. Blocks of other fields are small enough 
 narrow rows are added up side by side, as one wide row. Threads read blocks in any order, and the results are combined
 in block order, so that the number of threads does not change a bit.
 
+Quantiles and histograms are those of at most 65,536 steps, and of fewer whose rows have more than 32 elements. Of n
+sampled steps, the share below the 1 % quantile lies within 3 sqrt(0.01 * 0.99 / n) of 1 % in 997 of 1,000 cases: 0.17
+percent points of at least 32,768 steps. That is the error of steps drawn independently; one of each run has a smaller
+one (Cochran, Sampling Techniques, 1977, section 5.6).
+
 Mean and variance of blocks are combined by Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for
 computing sample variances" (1979); ``std`` is the population's (divided by n), as NumPy's default.
 """
@@ -23,6 +28,7 @@ import numpy.typing as npt
 
 from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.bins import in_bins
+from rlds_cli.base.mixing import mixed
 from rlds_cli.store import digests
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.manifest import Stats
@@ -119,7 +125,7 @@ class Accumulator:
 
     @np.errstate(over="ignore", invalid="ignore")
     def result(self, sample: Array) -> Stats:
-        """Return the statistics; ``sample`` [n, ...] holds evenly spaced steps, for quantiles and the histogram."""
+        """Return the statistics; ``sample`` [n, ...] holds the steps `sampled`, for quantiles and the histogram."""
         shape = () if self.pooled else self.shape
         if self._bytes is not None:
             self.merge(0, [_moments_of_bytes(self._bytes)])
@@ -211,10 +217,19 @@ def _at_once(shape: tuple[int, ...], dtype: str) -> int:
     return max(1, min(1 << 16, _BLOCK_ELEMENTS // max(1, width)))
 
 
-def sample_steps(steps: int, width: int) -> int:
-    """Return the distance in steps between two steps of the sample, for rows of ``width`` elements."""
+def sampled(steps: int, width: int) -> IntArray:
+    """Return the steps that quantiles are computed from, of ``steps`` whose rows have ``width`` elements.
+
+    Each run of k steps gives one, at a place that looks random: evenly spaced ones would all lie at the same step of
+    their episodes where these are k steps long. All steps are taken if they are few; then quantiles are exact.
+    """
     most = max(1, min(SAMPLE, _QUANTILE_ELEMENTS // max(1, width)))
-    return max(1, -(-steps // most))
+    k = max(1, -(-steps // most))
+    first = np.arange(0, steps, k)
+    if k == 1:
+        return first
+    length = np.minimum(k, steps - first)
+    return np.asarray(first + (mixed(first.astype(np.uint64), 1) % length.astype(np.uint64)).astype(np.int64))
 
 
 def has(f: Field) -> bool:
@@ -230,15 +245,14 @@ def of_episodes(values: Array, start: IntArray, length: IntArray) -> Stats:
     width = prod(values.shape[1:])
     at_once = _at_once(values.shape[1:], values.dtype.name)
 
-    def rows(a: int, b: int, every: int = 1) -> IntArray:
-        wanted = np.arange(a, b, every)
+    def rows(wanted: IntArray) -> IntArray:
         episode = np.searchsorted(ends, wanted, "right")
         found: IntArray = start[episode] + wanted - (ends - length)[episode]
         return found
 
     for a in range(0, steps, at_once):
-        accumulator.add(values[rows(a, min(a + at_once, steps))])
-    return accumulator.result(values[rows(0, steps, sample_steps(steps, width))])
+        accumulator.add(values[rows(np.arange(a, min(a + at_once, steps)))])
+    return accumulator.result(values[rows(sampled(steps, width))])
 
 
 def _of_bytes(sample: Array) -> tuple[Float, Float, tuple[int, ...], float, float]:
@@ -332,7 +346,7 @@ def scan(values: Array, f: Field, table: EpisodeTable, threads: Executor | None)
 
     tasks = [(a, work) for a in range(0, len(values), BLOCK_ROWS) for work in works]
     looked_at = threads.map(look, tasks) if threads else map(look, tasks)
-    sample = values[_sampled(len(values), last_rows, prod(f.shape))] if accumulator else None
+    sample = values[_sampled_rows(len(values), last_rows, prod(f.shape))] if accumulator else None
     hashes = [np.zeros((0, 32), np.uint8)]
     for some, found in looked_at:
         hashes += some
@@ -347,7 +361,7 @@ def scan(values: Array, f: Field, table: EpisodeTable, threads: Executor | None)
 def recount(read: Read, rows: int, f: Field, last_rows: IntArray) -> Stats:
     """Compute the statistics of a numeric field as `scan` does, in bounded memory, from rows that ``read`` returns."""
     accumulator, width = Accumulator(f.shape), prod(f.shape)
-    sampled, sample = _sampled(rows, last_rows, width), []
+    wanted, sample = _sampled_rows(rows, last_rows, width), []
     at_once = _at_once(f.shape, f.dtype)
     step = at_once * max(1, _PIECE // max(1, at_once * width * np.dtype(f.dtype).itemsize))
     for block in range(0, rows, BLOCK_ROWS):
@@ -356,8 +370,8 @@ def recount(read: Read, rows: int, f: Field, last_rows: IntArray) -> Stats:
             piece = read(a, min(stop, a + step))
             for some, ends in _pieces(piece, a, last_rows, at_once):
                 accumulator.merge(*accumulator.moments(_steps(some, ends)))
-            i, j = np.searchsorted(sampled, (a, a + len(piece)))
-            sample.append(piece[sampled[i:j] - a])
+            i, j = np.searchsorted(wanted, (a, a + len(piece)))
+            sample.append(piece[wanted[i:j] - a])
     return accumulator.result(np.concatenate([np.zeros((0, *f.shape), f.dtype), *sample]))
 
 
@@ -379,10 +393,10 @@ def _steps(rows: Array, ends: IntArray) -> Array:
     return np.concatenate([rows[a + 1 : b] for a, b in pairwise(edges)])
 
 
-def _sampled(rows: int, last_rows: IntArray, width: int) -> IntArray:
+def _sampled_rows(rows: int, last_rows: IntArray, width: int) -> IntArray:
     """Return the rows of the steps that quantiles are computed from."""
     steps = rows - len(last_rows)
-    index = np.arange(0, steps, sample_steps(steps, width))
+    index = sampled(steps, width)
     # Step k lies in the first episode that ends behind it. Each episode before adds one row that is no step.
     ends = np.arange(len(last_rows))
     np.subtract(last_rows, ends, out=ends)

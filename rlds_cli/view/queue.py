@@ -6,6 +6,7 @@ import numpy as np
 from starlette.responses import Response
 
 from rlds_cli.base.array_types import Array, IntArray
+from rlds_cli.base.mixing import mixed
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.look import EpisodeTable
@@ -88,20 +89,12 @@ def in_order(ds: Dataset, ids: IntArray, numbers: IntArray, order: str, seed: in
             hint=f"rlds check {ds.id} --measure all computes the measures that outliers and twins take",
         )
     if order == "random":
-        keys: Array = _mixed(ids[numbers].view(np.uint64), seed)
+        keys: Array = mixed(ids[numbers].view(np.uint64), seed)
     elif order == "twins":
         keys = np.nan_to_num(ds.episodes[_TWINS][numbers].astype(np.float64), nan=np.inf)
     else:
         keys = -_deviation(ds)[numbers]
     return np.asarray(numbers[np.argsort(keys, kind="stable")])
-
-
-def _mixed(ids: Array, seed: int) -> Array:
-    """Return numbers that look random, by id and seed: the finalizer of SplitMix64, https://doi.org/10.1145/2660193.2660195."""
-    x = ids ^ np.uint64(seed * 0x9E3779B97F4A7C15 % 2**64)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
-    return x ^ (x >> np.uint64(31))
 
 
 def _deviation(ds: Dataset) -> Array:

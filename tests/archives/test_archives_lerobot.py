@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from lerobot_archives import Content, decoded, write_v2, write_v3
 from PIL import Image
 
+import rlds_cli
 from rlds_cli.archives import recognise
 from rlds_cli.archives.lerobot import description
 from rlds_cli.dataset import Dataset
@@ -391,6 +393,49 @@ def test_a_video_that_ends_early(tmp_path: Path) -> None:
         CorruptArchive, match=r"no frame is shown at 1\.[7-9]00 s; the video has 17 from 0\.000 to 1\.600 s"
     ):
         import_files(root, "local/a")
+
+
+def test_files_that_meta_names_for_no_episode_are_noted(tmp_path: Path) -> None:
+    """What a recorder leaves that removes an episode from the lists alone; texts and pictures beside are no data."""
+    c = Content(video=("top",))
+    root = write_v2(tmp_path / "a", c)
+    data, videos = root / "data/chunk-000", root / "videos/chunk-000/observation.images.top"
+    shutil.copy(data / "episode_000002.parquet", data / "episode_000003.parquet")
+    shutil.copy(videos / "episode_000002.mp4", videos / "episode_000003.mp4")
+    (root / "data" / "notes.txt").write_text("by hand")
+    ds = import_files(root, "local/a")
+    (note,) = [n for n in ds.manifest.notes if n["code"] == "left-out-files"]
+    assert "2 files were left out" in note["text"]
+    assert "data/chunk-000/episode_000003.parquet" in note["text"]
+    assert "top/episode_000003.mp4" in note["text"]
+    why = {e["name"]: e["left_out"] for e in ds.manifest.account if e["kind"] == "file" and "left_out" in e}
+    assert why["data/chunk-000/episode_000003.parquet"] == "meta/ names it for no episode"
+    assert "left-out-files" in {f.code for f in rlds_cli.check(ds).findings}
+
+
+def test_files_of_episodes_that_are_not_read_are_named(tmp_path: Path) -> None:
+    c = Content(video=("top",))
+    root = write_v2(tmp_path / "a", c)
+    (root / "videos/chunk-000/observation.images.top/episode_000001.mp4").write_bytes(b"damaged")
+    ds = import_files(root, "local/a", skip_bad=True)
+    assert [n["code"] for n in ds.manifest.notes if n["code"] in ("bad-files", "left-out-files")] == ["bad-files"]
+
+
+def test_a_video_with_fewer_frames_than_rows_lacks_some(tmp_path: Path) -> None:
+    """Two rows that are nearest to one frame: the second of them has none of its own."""
+    c = Content(lengths=(12, 8, 20), video=("top",))
+    root = write_v2(tmp_path / "a", c)
+    file = root / "data/chunk-000/episode_000001.parquet"
+    table = pq.read_table(file)
+    times = pa.array([0, 0.1, 0.2, 0.3, 0.34, 0.44, 0.54, 0.64], pa.float32())
+    pq.write_table(table.set_column(table.column_names.index("timestamp"), "timestamp", times), file)
+    video = root / "videos/chunk-000/observation.images.top/episode_000001.mp4"
+    archives.encode(video, c.frames("top")[12:19], c.codec, c.options)
+    (f,) = [f for f in rlds_cli.check(import_files(root, "local/a")).findings if f.code == "missing-frames"]
+    assert (f.severity, f.field, f.count, f.episodes) == ("warning", "observation/images/top", 1, (1,))
+    assert [(p.episode, p.step) for p in f.places] == [(1, 4)]
+    whole = import_files(write_v2(tmp_path / "b", c), "local/b")
+    assert "missing-frames" not in {f.code for f in rlds_cli.check(whole).findings}
 
 
 def test_a_task_that_is_not_listed(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -313,6 +314,50 @@ def test_episodes_of_another_dataset_are_named(tmp_path: Path) -> None:
     other = rlds_cli.create("local/other", [episode], cache_dir=tmp_path)
     with pytest.raises(rlds_cli.errors.InvalidArgument, match="in common"):
         rlds_cli.check(a, against=other)
+
+
+def masked(path: Path, walks: np.ndarray, actions: np.ndarray, **masks: list[int]) -> rlds_cli.Dataset:
+    """A dataset of robomimic's, whose masks are splits: names of demonstrations, in any number of masks."""
+    with h5py.File(path, "w") as f:
+        f.create_group("data").attrs["env_args"] = '{"env_name": "Arm", "type": 1, "env_kwargs": {}}'
+        for k, (w, a) in enumerate(zip(walks, actions, strict=True)):
+            g = f.create_group(f"data/demo_{k}")
+            g.attrs["num_samples"] = len(a)
+            g["obs/q"], g["actions"], g["rewards"], g["dones"] = w, a, np.zeros(len(a)), np.arange(len(a)) == 39
+        for name, of in masks.items():
+            f[f"mask/{name}"] = np.array([f"demo_{k}".encode() for k in of])
+    return rlds_cli.import_files(path, f"local/{path.stem}", cache_dir=path.parent / "home")
+
+
+def test_episodes_of_one_split_in_another_are_named(tmp_path: Path) -> None:
+    """Of 12 episodes to train on, 3 is in `valid` as it is, 5 with noise of a thousandth, and 7 is in both splits.
+
+    A part of `train` is no split of its own, and the equal episodes 1 and 2 are in one split.
+    """
+    rng = np.random.default_rng(0)
+    walks, actions = np.cumsum(rng.normal(size=(16, 40, 2)), axis=1), rng.normal(size=(16, 40, 1))
+    for of, again, noise in ((1, 2, 0), (3, 13, 0), (5, 14, 1e-3)):
+        walks[again], actions[again] = walks[of] + noise, actions[of]
+    train = [*range(12)]
+    ds = masked(tmp_path / "arm.hdf5", walks, actions, train=train, tenth=[0], valid=[7, 12, 13, 14, 15])
+    report = rlds_cli.check(ds, measures=["labels"], jobs=0)
+    of_splits = {f.code: f for f in report.findings if f.check == "splits"}
+    assert {code: f.episodes for code, f in of_splits.items()} == {"in-both": (3, 7), "near-in-both": (5,)}
+    assert of_splits["in-both"].text.endswith("episode 3 is episode 13")
+    assert "train and valid" in of_splits["in-both"].text
+    assert [f.code for f in rlds_cli.check(ds).findings if f.check == "splits"] == ["in-both"]
+    apart = masked(tmp_path / "apart.hdf5", walks[:13], actions[:13], train=train, tenth=[0], valid=[12])
+    assert "splits" in rlds_cli.check(apart).ok
+
+
+def test_quantiles_of_a_report_and_of_expressions_are_one_number(tmp_path: Path) -> None:
+    """Of an odd number of episodes, the median is the value of one of them."""
+    walks = np.cumsum(np.random.default_rng(0).normal(size=(9, 40, 2)), axis=1)
+    ds = rlds_cli.create("local/arm", [{"observation": w, "action": w} for w in walks], cache_dir=tmp_path)
+    report = rlds_cli.check(ds, measures=["motion"], jobs=0)
+    (jerk,) = [m for m in report.measures if m.name == "quality_jerk"]
+    (middle,) = ds.select(where="quality_jerk == quantile(quality_jerk, 0.5)").episodes.index
+    assert jerk.median == column(ds, "quality_jerk")[middle] == np.sort(column(ds, "quality_jerk"))[4]
 
 
 def test_findings_of_the_whole_leave_nothing_out(tmp_path: Path) -> None:

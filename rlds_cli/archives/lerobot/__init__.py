@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from rlds_cli.archives.account import notes_of_files
 from rlds_cli.archives.formats import parquet
 from rlds_cli.archives.lerobot import accounting, depth, description, features, language, rows, subtasks
 from rlds_cli.archives.lerobot.description import LANGUAGE, TASK, Info, ListedEpisode
@@ -242,15 +243,16 @@ def _plan(archive: Archive, info: Info) -> Plan:
     """Make the plan of the dataset that ``info`` describes."""
     cameras = [key for key, f in info.features.items() if f["dtype"] == "video"]
     before = description.before(info)
-    listed = description.episodes(info, archive.files, cameras)
-    cameras, without = _there(info, archive, listed, cameras)
-    bad = _damaged(info, archive, listed, cameras) if archive.skip_bad else {}
-    listed, moved = settle(info, [f for f in archive.files if f not in bad], listed)
+    stated = description.episodes(info, archive.files, cameras)
+    cameras, without = _there(info, archive, stated, cameras)
+    bad = _damaged(info, archive, stated, cameras) if archive.skip_bad else {}
+    listed, moved = settle(info, [f for f in archive.files if f not in bad], stated)
+    unnamed = accounting.unnamed(archive, info, (*stated, *listed))
     kept, notes = _without(info, listed, bad)
     kept, missing = _complete(info, archive, kept, cameras)
     notes += missing
     _check_frames_apart(info, kept, cameras)
-    notes += moved
+    notes += (*moved, *notes_of_files(info.root, dict.fromkeys(unnamed, accounting.UNNAMED)))
     if not kept:
         raise CorruptArchive(f"{info.root}: no episode with steps has all of its files.")
     columns = _columns(info, kept)
@@ -307,6 +309,7 @@ def _plan(archive: Archive, info: Info) -> Plan:
             info,
             kept,
             found,
+            unnamed=unnamed,
             without=without,
             absent=read.absent,
             told=told,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from rlds_cli.ted import VIDEO, Subtasks
 STATS = "stats/"
 STATISTICS = "statistics are computed from the rows"
 NO_EPISODE = "no episode that is read needs it"
+UNNAMED = "meta/ names it for no episode"
 NO_FEATURE = "no feature describes it"
 NO_VIDEOS = "its videos are not here"
 NO_COLUMN = "no data file has such a column"
@@ -47,6 +48,7 @@ def account_of(
     kept: Sequence[ListedEpisode],
     found: Sequence[LerobotFeature],
     *,
+    unnamed: Collection[Path],
     without: Collection[str],
     absent: Collection[str],
     told: Collection[str] = (),
@@ -59,6 +61,8 @@ def account_of(
     kept : sequence of ListedEpisode
         The episodes that are read.
     found : sequence of LerobotFeature
+    unnamed : collection of Path
+        The files that `unnamed` returns.
     without : collection of str
         The cameras whose videos are not here.
     absent : collection of str
@@ -77,6 +81,7 @@ def account_of(
     videos = {f.key for f in found if f.field.codec == VIDEO}
     fates: dict[Path, Fate] = {info.root / e.data: used_as(EPISODES) for e in kept}
     fates |= {info.root / e.videos[key][0]: fields[key] for e in kept for key in videos}
+    fates |= {path: left_out(UNNAMED) for path in unnamed}
     fates |= {path: _beside(path, info) for path in archive.files if path not in fates}
     said.all_files(archive.files, archive.root, fates)
     for key in sorted(info.features):
@@ -97,6 +102,14 @@ def account_of(
         elif (fate := fates[path]) in (used_as("task"), used_as(Subtasks.COLUMN)):
             said.inside(_items(path), {}, path.name, others=partial(_of_texts, fate))
     return said.account()
+
+
+def unnamed(archive: Archive, info: Info, listed: Iterable[ListedEpisode]) -> list[Path]:
+    """Return the tables of rows and the videos that ``meta/`` names for no episode, read or not."""
+    named = {info.root / name for e in listed for name in (e.data, *(video for video, _ in e.videos.values()))}
+    folders = tuple(info.root / name for name in ("data", "videos"))
+    data = (p for p in archive.files if p.suffix in (".parquet", ".mp4") and p not in named)
+    return [p for p in data if any(p.is_relative_to(folder) for folder in folders)]
 
 
 def _beside(path: Path, info: Info) -> Fate:

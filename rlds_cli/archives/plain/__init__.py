@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlds_cli.archives import d4rl, tasks
-from rlds_cli.archives.account import SPLITS, used_as
+from rlds_cli.archives.account import LEFT_OUT_FILES, SPLITS, notes_of_files, used_as
 from rlds_cli.archives.beside import is_beside
 from rlds_cli.archives.formats import arrow_files, camera_files
 from rlds_cli.archives.formats.tables import IN_WORDS, Table, container_of, is_flat, open_flat
@@ -111,7 +111,7 @@ def plan(archive: Archive) -> Plan:
     fates |= dict.fromkeys(documents, used_as(SPLITS))
     left_out |= {path: fate.left_out for path, fate in fates.items() if fate.left_out}
     absent = [note for path in documents for note in _absent(path, made)]
-    notes = (*skipped, *found.notes, *camera_search.notes(archive.root, left_out), *absent)
+    notes = (*skipped, *found.notes, *notes_of_files(archive.root, left_out), *absent)
     if made.account is not None:
         files = {path.relative_to(archive.root).as_posix(): fate for path, fate in fates.items()}
         made = replace(made, account=replace(made.account, files={**made.account.files, **files}))
@@ -129,7 +129,7 @@ def _absent(document: Path, made: Plan) -> Iterator[Note]:
 def _cameras(archive: Archive, media: Sequence[Path]) -> CamerasFound:
     """Find the cameras among the images and videos that lie beside the files."""
     notes: tuple[Note, ...] = ()
-    known = cameras.of(archive.fields) or any(n.code == camera_search.LEFT_OUT for n in archive.left_out)
+    known = cameras.of(archive.fields) or any(n.code == LEFT_OUT_FILES for n in archive.left_out)
     if not media and not known:  # a second plan knows them by the first
         with _first_readable(archive) as table:
             notes = tuple(camera_names.not_given(table, archive.fields))

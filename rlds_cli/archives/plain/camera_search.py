@@ -30,9 +30,7 @@ from rlds_cli.base.text import plural
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
 from rlds_cli.ted import FLAGS, Note
 
-LEFT_OUT = "left-out-files"  # the code of the note about files that no row has
 OF_BAD = "its table is left out"
-_SHOWN, _FILES = 10, 5  # of the files that are left out: groups, and files of a group
 _NUMBER = re.compile(r"(\d+)(?!.*\d)")  # the last one of a name
 
 
@@ -442,24 +440,6 @@ def _explicit(table: Path, key: str) -> Iterator[Path]:
         if column in opened:
             for name in {text for block in texts_in(opened, column) for text in block if text.strip()}:
                 yield camera_files.find(table, folder, name)
-
-
-def notes(root: Path, left_out: Mapping[Path, str]) -> Iterator[Note]:
-    """Yield the note that says which files are left out, and why, if there are any."""
-    groups: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for path, why in left_out.items():
-        name = path.relative_to(root)
-        groups[name.parent.as_posix() if camera_files.is_image(path) else "", why].append(name.as_posix())
-    said = [_several(names, why) for (_, why), names in groups.items()]
-    if said:
-        text = "; ".join(said[:_SHOWN]) + (f"; and {len(said) - _SHOWN:,} more" if said[_SHOWN:] else "")
-        were = "was" if len(left_out) == 1 else "were"
-        yield Note(LEFT_OUT, f"{plural(len(left_out), 'file')} {were} left out: {text}")
-
-
-def _several(names: Sequence[str], why: str) -> str:
-    shown = ", ".join(names[:_FILES]) + (f" and {len(names) - _FILES:,} more" if names[_FILES:] else "")
-    return f"{shown} ({why})"
 
 
 def _no_owner(video: Path, tables: Sequence[Path], why: str) -> UnknownLayout:

@@ -16,7 +16,8 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 MOST_PLACES = 8
 _MOST_NOTED = 1000  # episodes that a note of a manifest lists: they take up to 10 KB
 CODES = (  # of the checks; readers and the registry have codes of their own
-    *("no-frame", "broken-frame", "not-finite", "final-not-finite", "truncated-inside", "unflagged-end", "end-differs"),
+    *("no-frame", "missing-frames", "broken-frame", "not-finite", "final-not-finite"),
+    *("truncated-inside", "unflagged-end", "end-differs"),
     *("constant", "no-reward", "saturated", "out-of-bounds", "jump", "step-restarts", "step-offset", "id-changes"),
     "step-gap",
     *("length-multiple", "length-outlier", "duplicate", "terminated-inside", "never-flagged", "too-long"),

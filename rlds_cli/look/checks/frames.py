@@ -1,4 +1,4 @@
-"""Checks of images and videos: steps without a frame, and frames that do not decode."""
+"""Checks of images and videos: steps without a frame, videos with too few, and frames that do not decode."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import numpy as np
 from rlds_cli.base.array_types import IntArray
 from rlds_cli.base.settings import cores
 from rlds_cli.errors import DamagedDataset, FrameError, MissingPackage
+from rlds_cli.look.checks.ages import AGES
 from rlds_cli.look.checks.findings import Finding, finding
 from rlds_cli.look.checks.subject import Sightings, Subject, plural
-from rlds_cli.ted import Field
+from rlds_cli.ted import VIDEO, Field
 
 _ROWS_AT_ONCE = 1 << 16
 _TASK, _DECODED = 512, 16  # rows of a thread, which follow each other in a video; frames that it has in memory
@@ -33,8 +34,28 @@ def frames(s: Subject) -> Iterator[Finding]:
         if absent.count:
             text = f"{f.name} has no frame at {plural(absent.count, 'step')}: they cannot be loaded"
             yield finding("no-frame", "error", text, absent.count, f.name, absent.seen)
+        if f.codec == VIDEO:
+            yield from _lacking(s, f)
         if math.prod(f.shape):  # images of several sizes are not loaded
             yield from _broken(s, f)
+
+
+def _lacking(s: Subject, f: Field) -> Iterator[Finding]:
+    """Find steps that show the frame of the step before, since their video has fewer frames than rows.
+
+    A camera that repeats frames in most episodes, or whose age is a field, is slower than the steps: it lacks nothing.
+    """
+    if f"{AGES}/{f.name.rpartition('/')[2]}" in s.ds.schema:
+        return
+    repeated = Sightings(s)
+    for first, index in s.rows.blocks(f.name, more=1):
+        rows = first + 1 + np.flatnonzero((index[1:] == index[:-1]).all(axis=1) & (index[1:, 0] >= 0))
+        repeated.add(rows[~np.isin(rows, s.rows.final) & ~np.isin(rows, s.rows.start)])
+    if 0 < 2 * len(repeated.seen.episodes) <= len(s.length):
+        lacking = plural(repeated.count, "frame")
+        text = f"{lacking} {'is' if repeated.count == 1 else 'are'} missing in the videos of {f.name}: "
+        text += f"{plural(repeated.count, 'step', 'has', 'have')} that of the step before"
+        yield finding("missing-frames", "warning", text, repeated.count, f.name, repeated.seen)
 
 
 def _broken(s: Subject, f: Field) -> Iterator[Finding]:

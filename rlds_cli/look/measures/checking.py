@@ -21,7 +21,7 @@ from rlds_cli.look.measures.asking import Measures
 from rlds_cli.look.measures.found import findings
 from rlds_cli.store import History
 
-MEASURED, AGAINST = "measures", "against"  # names of checks
+MEASURED, AGAINST, SPLITS = "measures", "against", "splits"  # names of checks
 
 
 def check(
@@ -75,6 +75,9 @@ def check(
     report = run.check(ds, quick=quick, progress=progress)
     if groups:
         report = _measured(report, ds, groups, jobs, cache_dir, progress)
+    if not quick and whole.kept_apart(ds.store):
+        m = Measures(Dataset(ds.store), cache_dir=cache_dir)
+        report = _with(report, SPLITS, tuple(whole.in_two_splits(m, motions="labels" in groups)))
     if against is not None:
         other = against if isinstance(against, Dataset) else open_dataset(against, cache_dir=cache_dir)
         report = _against(report, ds, other, quick=quick, jobs=jobs, cache_dir=cache_dir, progress=progress)
@@ -106,16 +109,7 @@ def _measured(
     names = [x.name for x in catalogue.MEASURES if x.group in groups]
     lacking = {n: f"the dataset has no {needs}" for n in names if (needs := m.lacks(n))}
     told = tuple(_summary(m, n) for n in names if n not in lacking)
-    ok = report.ok if found else (*report.ok, MEASURED)
-    return _counted(
-        replace(
-            report,
-            findings=ranked((*report.findings, *found)),
-            ok=ok,
-            skipped={**report.skipped, **lacking},
-            measures=told,
-        )
-    )
+    return _with(replace(report, skipped={**report.skipped, **lacking}, measures=told), MEASURED, found)
 
 
 def _computed(
@@ -144,13 +138,12 @@ def _against(
     groups = () if quick else ("motion",)
     one, two = (_computed(x, groups, jobs, cache_dir, progress) for x in (ds, other))
     found = tuple(whole.shared(one, two, motions=not quick))
-    ok = report.ok if found else (*report.ok, AGAINST)
     skipped = dict(report.skipped)
     if quick:
         skipped[whole.NEAR_IN_BOTH] = "no rows are read"
     elif one.roles.states != two.roles.states or not one.roles.states:
         skipped[whole.NEAR_IN_BOTH] = "the datasets have no states of the same names"
-    return _counted(replace(report, findings=ranked((*report.findings, *found)), ok=ok, skipped=skipped))
+    return _with(replace(report, skipped=skipped), AGAINST, found)
 
 
 def _summary(m: Measures, name: str) -> MeasureSummary:
@@ -159,6 +152,12 @@ def _summary(m: Measures, name: str) -> MeasureSummary:
     low, middle, high = np.quantile(known, [0, 0.5, 1]).tolist() if len(known) else (None, None, None)
     unit = catalogue.measure(name).unit
     return MeasureSummary(name=name, unit=unit, episodes=len(known), least=low, median=middle, greatest=high)
+
+
+def _with(report: CheckReport, check: str, found: tuple[Finding, ...]) -> CheckReport:
+    """Return a report with the findings of one more check."""
+    ok = report.ok if found else (*report.ok, check)
+    return _counted(replace(report, findings=ranked((*report.findings, *found)), ok=ok))
 
 
 def _counted(report: CheckReport) -> CheckReport:

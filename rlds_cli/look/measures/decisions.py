@@ -69,7 +69,7 @@ def found_by(m: ComparedMeasures, codes: Iterable[str]) -> list[Finding]:
             hint = "docs/guides/check.md and docs/reference/measures.md list them"
             raise InvalidArgument(f'No finding is called "{code}".{near}', hint=hint)
         if code in whole.CODES:
-            named = f"rlds check ID --against OTHER --episodes {code} prints the episodes for --where"
+            named = f"rlds check ID --episodes {code}, or with --against OTHER, prints the episodes for --where"
             raise InvalidArgument(
                 f"{code} is a finding of the whole dataset, by which no episodes are left out.",
                 hint="" if code == whole.DRIFT else named,

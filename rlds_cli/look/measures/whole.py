@@ -1,4 +1,4 @@
-"""Findings of the whole: halves of a dataset that differ, and episodes that another dataset has as well.
+"""Findings of the whole: halves of a dataset that differ, and episodes that another dataset or split has as well.
 
 Halves are compared by ranks, within each task, so that neither outliers nor the order of the tasks count. A measure
 drifts by both of
@@ -10,8 +10,9 @@ drifts by both of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
@@ -32,6 +33,8 @@ CODES = (DRIFT, IN_BOTH, NEAR_IN_BOTH)
 _LARGE, _DEVIATIONS = 0.474, 6.0
 _FEWEST = 8  # episodes of a task in each half
 _NAMED = 3
+_SPLIT, _TRAIN, _HELD_OUT = "split/", "train", ("val", "valid", "validation", "test", "eval")
+_EQUAL, _ALMOST = "equal, by the hashes of their rows", "almost equal, by the states at 8 moments"
 _SHARED = ("observation", "action")  # fields below these are compared
 
 
@@ -107,7 +110,7 @@ def _drift(name: str, values: Array, tasks: IntArray) -> _Drift | None:
     return _Drift(name=name, delta=delta, first=first, second=second)
 
 
-# -- against another dataset
+# -- against another dataset, and between splits
 
 
 def shared(m: ComparedMeasures, other: ComparedMeasures, *, motions: bool) -> Iterator[Finding]:
@@ -130,39 +133,112 @@ def shared(m: ComparedMeasures, other: ComparedMeasures, *, motions: bool) -> It
             hint=f"rlds diff {m.store.manifest.id} {name}",
         )
     own, theirs = (_contents(s, fields) for s in (m.store, other.store))
-    order = np.argsort(theirs, kind="stable")
-    at = order[np.minimum(np.searchsorted(theirs[order], own), len(theirs) - 1)] if len(theirs) else np.zeros(len(own))
-    equal = np.flatnonzero(np.isin(own, theirs))
-    if len(equal):
-        yield _found(IN_BOTH, "equal, by the hashes of their rows", equal, at.astype(np.int64), name)
+    whole = np.arange(len(own))
+    found = _equal(own, theirs, whole, np.arange(len(theirs)))
+    if len(found.numbers):
+        yield _found("against", IN_BOTH, found, f"in {name} as well, {_EQUAL}", "its")
     if motions and m.roles.states and m.roles.states == other.roles.states and len(theirs):
-        yield from _moving_alike(m, other, np.setdiff1d(np.arange(len(own)), equal), name)
+        rest = np.setdiff1d(whole, found.numbers)
+        near = _moving_alike(m, m.signatures, other.signatures, rest, np.arange(len(theirs)))
+        if len(near.numbers):
+            yield _found("against", NEAR_IN_BOTH, near, f"in {name} as well, {_ALMOST}", "its")
 
 
-def _moving_alike(m: ComparedMeasures, other: ComparedMeasures, rest: IntArray, name: str) -> Iterator[Finding]:
-    """Yield the finding that episodes move almost as others do, by the limit of near-duplicates within the dataset."""
-    a, b = m.signatures, other.signatures
-    if a.ndim != 2 or a.shape[1:] != b.shape[1:] or not len(rest):
+def in_two_splits(m: ComparedMeasures, *, motions: bool) -> Iterator[Finding]:
+    """Yield the findings that episodes of one split are in another one as well, from which it is kept apart.
+
+    The episodes that are named are those of ``train``, and of other splits those of the larger one.
+    """
+    fields = _in_both(m.store, m.store)
+    pairs = kept_apart(m.store)
+    if not pairs or not fields:
         return
-    of = siblings.nearest(a, b)
-    usual = m.column("quality_twin_distance")
+    contents = _contents(m.store, fields)
+    equal = [_equal(contents, contents, p.numbers, p.others) for p in pairs]
+    yield from _of_pairs(IN_BOTH, _EQUAL, pairs, equal)
+    if motions and m.roles.states:
+        found = list[_Shared]()
+        for p, same in zip(pairs, equal, strict=True):
+            rest = np.setdiff1d(p.numbers, same.numbers)
+            found.append(_moving_alike(m, m.signatures, m.signatures, rest, p.others))
+        yield from _of_pairs(NEAR_IN_BOTH, _ALMOST, pairs, found)
+
+
+def _of_pairs(code: str, how: str, pairs: Sequence[Apart], found: Sequence[_Shared]) -> Iterator[Finding]:
+    """Yield one finding of all pairs of splits; its text is of the first of them."""
+    some = [(p, f) for p, f in zip(pairs, found, strict=True) if len(f.numbers)]
+    if not some:
+        return
+    numbers, first = np.unique(np.concatenate([f.numbers for _, f in some]), return_index=True)
+    of = np.concatenate([f.of for _, f in some])[first]
+    names = ", ".join(f"{p.name} and {p.other}" for p, _ in some[:_NAMED]) + (", …" if some[_NAMED:] else "")
+    yield _found("splits", code, _Shared(numbers=numbers, of=of), f"in two splits, {names}, {how}", "episode")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Apart:
+    """Two splits that are kept apart: their names, and the numbers of their episodes."""
+
+    name: str
+    other: str
+    numbers: IntArray
+    others: IntArray
+
+
+def kept_apart(store: Store) -> list[Apart]:
+    """Return the pairs of splits of which no episode should be in both: ``train`` and those that are held out of it.
+
+    Two others are if they have no episode in common: subsets of a split are in it on purpose.
+    """
+    columns = [name for name in store.episodes if name.startswith(_SPLIT)]
+    members = {name.removeprefix(_SPLIT): np.flatnonzero(store.episodes[name]) for name in columns}
+    by_size = sorted((n for n in members if len(members[n])), key=lambda n: (n != _TRAIN, -len(members[n]), n))
+    pairs = [Apart(name=a, other=b, numbers=members[a], others=members[b]) for a, b in combinations(by_size, 2)]
+    held_out = [p for p in pairs if p.name == _TRAIN and p.other in _HELD_OUT]
+    return [p for p in pairs if p in held_out or not np.isin(p.numbers, p.others).any()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shared:
+    """Numbers of episodes [n], ascending, and of those that they are equal to, or move like [n]."""
+
+    numbers: IntArray
+    of: IntArray
+
+
+def _equal(own: Array, theirs: Array, numbers: IntArray, others: IntArray) -> _Shared:
+    """Return which episodes ``numbers`` have the content of one of ``others``, by what names contents [episodes]."""
+    among, order = own[numbers], np.argsort(theirs[others], kind="stable")
+    if not len(others):
+        return _Shared(numbers=numbers[:0], of=numbers[:0])
+    ranked = others[order]
+    at = ranked[np.minimum(np.searchsorted(theirs[ranked], among), len(others) - 1)]
+    same = theirs[at] == among
+    return _Shared(numbers=numbers[same], of=at[same])
+
+
+def _moving_alike(m: ComparedMeasures, own: Array, theirs: Array, numbers: IntArray, others: IntArray) -> _Shared:
+    """Return which episodes move almost as one of ``others``, by the limit of near-duplicates within the dataset."""
+    nothing = _Shared(numbers=numbers[:0], of=numbers[:0])
+    if own.ndim != 2 or own.shape[1:] != theirs.shape[1:] or not len(numbers) or not len(others):
+        return nothing
     (rule,) = (r for r in RULES if r.code == "near-duplicate")
+    usual = m.column("quality_twin_distance")
     usual = usual[np.isfinite(usual) & (usual > 0)]
-    known = np.isfinite(a).any(axis=1)
-    near = rest[(known & (of.distance <= np.exp(limits(rule, np.log(usual)).below)))[rest]]
-    if len(near):
-        yield _found(NEAR_IN_BOTH, "almost equal, by the states at 8 moments", near, of.number, name)
+    of = siblings.nearest(own[numbers], theirs[others])
+    known = np.isfinite(own[numbers]).any(axis=1)
+    near = np.flatnonzero(known & (of.distance <= np.exp(limits(rule, np.log(usual)).below)))
+    return _Shared(numbers=numbers[near], of=others[of.number[near]])
 
 
-def _found(code: str, how: str, numbers: IntArray, at: IntArray, name: str) -> Finding:
-    first = int(numbers[0])
+def _found(check: str, code: str, shared: _Shared, where: str, whose: str) -> Finding:
+    numbers, first = shared.numbers, int(shared.numbers[0])
     are = "is" if len(numbers) == 1 else "are"
-    text = f"{plural(len(numbers), 'episode')} {are} in {name} as well, {how}: episode {first:,} is its {at[first]:,}"
     return Finding(
-        check="against",
+        check=check,
         code=code,
         severity="warning",
-        text=text,
+        text=f"{plural(len(numbers), 'episode')} {are} {where}: episode {first:,} is {whose} {shared.of[0]:,}",
         count=len(numbers),
         places=tuple(FindingPlace(k) for k in numbers[:MOST_PLACES].tolist()),
         num_episodes=len(numbers),
