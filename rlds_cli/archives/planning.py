@@ -6,10 +6,9 @@ The functions are called with `files.child.ask`, and their results consist of ``
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from rlds_cli.archives import episode_info
 from rlds_cli.archives.account import NOT_READ, UNTOLD, Account, Entry, Fate, left_out, sorted_entries, used_as
@@ -57,7 +56,25 @@ class Recognised:
         return tuple(n.text if n.where in n.text else f"{n.text} ({n.where})" for n in told)
 
 
-_last: list[tuple[Any, Plan]] = []  # what the last plan was made of, and the plan
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A plan, the archive that it was made of, and the states of its files then."""
+
+    plan: Plan
+    given: Archive
+    states: Mapping[Path, tuple[int, int, int]]
+
+    def is_of(self, name: str, archive: Archive) -> bool:
+        """Tell whether it is the plan of an archive: of the one that was given, or that the plan has made of it.
+
+        A plan's own archive may have more notes by now, which change no plan.
+        """
+        own = replace(archive, left_out=()) == replace(self.plan.archive, left_out=())
+        is_known = self.plan.reader == name and (own or archive == self.given)
+        return is_known and all(self.states.get(file) == _state(file) for file in archive.files)
+
+
+_last: list[_Made] = []  # the last plan of this process
 ANSWERS: tuple[type, ...] = (
     Recognised,
     Plan,
@@ -159,22 +176,25 @@ def _check(plan: Plan, told: Account, read: Collection[str]) -> None:
 
 def plan_known(name: str, archive: Archive) -> Plan:
     """Plan to read an archive of the family ``name``; a process keeps its last plan, which imports ask for again."""
-    key = (name, archive, [*map(_state, archive.files)])
-    if not (child.is_apart() and _last and _last[0][0] == key):
-        git_lfs.check(archive.files)
-        _last[:] = [(key, reader(name).plan(archive))]
-    return _last[0][1]
+    if child.is_apart() and _last and _last[0].is_of(name, archive):
+        return replace(_last[0].plan, archive=archive) if archive != _last[0].given else _last[0].plan
+    states = {file: _state(file) for file in archive.files}
+    git_lfs.check(archive.files)
+    _last[:] = [_Made(reader(name).plan(archive), archive, states)]
+    return _last[0].plan
 
 
 def _without_pointers(archive: Archive) -> Archive:
     """Refuse pointers of Git LFS; with ``skip_bad``, leave them out with a note for each."""
     pointers = [path for path in archive.files if git_lfs.is_pointer(path)]
-    rest = tuple(path for path in archive.files if path not in {*pointers})
-    if pointers and not (archive.skip_bad and rest):
+    if not pointers:
+        return archive
+    rest = tuple(path for path in archive.files if path not in pointers)
+    if not (archive.skip_bad and rest):
         raise git_lfs.not_fetched(pointers)
     names = {path: archive.name_of(k) for k, path in enumerate(archive.files)}
     notes = [skipped_file(names[path], git_lfs.not_fetched([path])) for path in pointers]
-    return replace(archive, files=rest, left_out=(*archive.left_out, *notes)) if pointers else archive
+    return replace(archive, files=rest, left_out=(*archive.left_out, *notes))
 
 
 def _state(file: Path) -> tuple[int, int, int]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from rlds_cli.archives.account import Account, Entry
 from rlds_cli.base.array_types import Array, IntArray
+from rlds_cli.base.files.names import below
 from rlds_cli.errors import ArchiveError, InvalidArgument, ReaderError, RldsError
 from rlds_cli.ted import CHUNK_BYTES as CHUNK_BYTES
 from rlds_cli.ted import CHUNK_ROWS as CHUNK_ROWS
@@ -170,7 +171,7 @@ class Archive:
 
     def name_of(self, index: int) -> str:
         """Return file number ``index`` as the manifest names it."""
-        return self.files[index].relative_to(self.root).as_posix()
+        return below(self.files[index], self.root)
 
     def never_written(self) -> Sequence[Note]:
         """Return the note about chunks of its files that were never written."""

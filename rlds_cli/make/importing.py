@@ -15,7 +15,7 @@ import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Literal
 
 from rlds_cli import archives, home
@@ -23,6 +23,7 @@ from rlds_cli.archives import Archive, Entry, Plan, ReaderName, plan_files, plan
 from rlds_cli.base import ids, settings
 from rlds_cli.base.files import bundles, child
 from rlds_cli.base.files import json as documents
+from rlds_cli.base.files.names import below
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.progress import Event, Progress, shown
 from rlds_cli.base.settings import Settings, StrPath
@@ -412,10 +413,10 @@ def _beside(plan: Plan) -> tuple[Path, ...]:
     """Return the files that are read beside those of the archive, by its account, in natural order."""
     root, read = plan.archive.root, {plan.archive.name_of(i) for i in range(len(plan.archive.files))}
     files = {} if plan.account is None else plan.account.files
-    names = sorted((name for name, fate in files.items() if fate.used_as and name not in read), key=natural)
-    if out := [name for name in names if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts]:
+    beside = sorted((name for name, fate in files.items() if fate.used_as and name not in read), key=natural)
+    if out := [name for name in beside if name.startswith("/") or ".." in name.split("/")]:
         raise UnsafeArchive(f"{plan.archive.files[0]}: the plan to read it names another file, {out[0]}.")
-    return tuple(root / name for name in names)
+    return tuple(root / name for name in beside)
 
 
 def _describe_files(planned: ImportPlan, tell: Progress) -> tuple[dict[str, Any], ...]:
@@ -423,7 +424,7 @@ def _describe_files(planned: ImportPlan, tell: Progress) -> tuple[dict[str, Any]
     described, done, root = [], 0, planned.plan.archive.root
     for file in (*planned.files, *planned.beside):
         size = bundles.size_of(file)
-        name = file.relative_to(root).as_posix()
+        name = below(file, root)
         described.append({"file": name, "size": size, "sha256": bundles.sha256_of(file), "url": file.as_uri()})
         done += size
         tell(Event(planned.id, "verify", "", done, planned.bytes))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -59,23 +60,26 @@ class ArrowFile:
         self.described: Mapping[str, str] = {}  # texts about the table, by name
         if not num_rows:
             return
-        kinds = {name: kind for field in schema for name, kind in leaves(field)}
-        self.tops.update({name: field.name for field in schema for name, _ in leaves(field)})
-        for name, column in self._examples(kinds).items():
-            if column is None or not is_known(column.type):
-                self.left_out[name] = str(kinds[name])
-                continue
-            if _is_binary(column.type) or is_image(column.type):
-                self.columns[name] = ((num_rows,), np.dtype("V"))
-                continue
-            values, _ = self.values(name, column, None)
-            self.columns[name] = ((num_rows, *values.shape[1:]), values.dtype)
+        kinds: dict[str, Any] = {}
+        for field in schema:
+            for name, kind in leaves(field):
+                kinds[name], self.tops[name] = kind, field.name
+        examples = self._examples([name for name, kind in kinds.items() if _is_list(kind)])
+        for name, kind in kinds.items():
+            shape, dtype = (num_rows,), _dtype_of(kind)
+            example = examples.get(name)
+            if example is not None and is_known(example.type):
+                values, _ = self.values(name, example, None)
+                shape, dtype = (num_rows, *values.shape[1:]), values.dtype
+            if dtype is None:
+                self.left_out[name] = str(kind)
+            else:
+                self.columns[name] = (shape, dtype)
 
-    def _examples(self, kinds: Mapping[str, Any]) -> dict[str, Any]:
-        """One row of each column of lists, for their length; None where no row has a list. Other columns are empty."""
-        pa = pyarrow()
-        found = {n: None if _is_list(kind) else pa.array([], kind) for n, kind in kinds.items()}
-        for batch in self.batches(None, 0) if None in found.values() else ():
+    def _examples(self, names: Collection[str]) -> dict[str, Any]:
+        """Return one row of each column of lists, for their length; None where no row has a list."""
+        found: dict[str, Any] = dict.fromkeys(names)
+        for batch in self.batches(None, 0) if names else ():
             flat = flatten(batch)
             for name in [n for n, column in found.items() if column is None]:
                 if flat[name].null_count < len(flat[name]):
@@ -347,6 +351,21 @@ def is_known(kind: Any) -> bool:
     while _is_list(kind):
         kind = kind.value_type
     return bool(pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+@lru_cache(1 << 10)
+def _dtype_of(kind: Any) -> np.dtype[Any] | None:
+    """Return the dtype in which values of a type are read; None for lists, whose rows say it, and for other types."""
+    import pyarrow as pa
+
+    if _is_list(kind) or not is_known(kind):
+        return None
+    if _is_binary(kind) or is_image(kind):
+        return np.dtype("V")
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return np.dtype(object)
+    return np.asarray(pa.array([], kind).to_numpy(zero_copy_only=False)).dtype
 
 
 def _is_binary(kind: Any) -> bool:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
@@ -86,6 +87,18 @@ def beside(table: Path, name: str) -> Path:
             hint="it is not read; put the images into the directory of the table",
         )
     return found
+
+
+def with_real_places(paths: Iterable[Path]) -> Iterator[tuple[Path, Path]]:
+    """Yield each path with where it is once the links on the way to its directory are followed."""
+    links: dict[str, Path | None] = {}
+    for path in paths:
+        directory = os.path.dirname(path)  # noqa: PTH120  (of thousands)
+        if directory not in links:
+            real = path.parent.resolve()
+            links[directory] = None if real == path.parent else real
+        real_one = links[directory]
+        yield path, path if real_one is None else real_one / path.name
 
 
 def find(table: Path, folder: str, text: str) -> Path:

@@ -21,7 +21,7 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -52,6 +52,7 @@ from rlds_cli.archives.formats.text_tables import CSV, JSON_LINES, MAX_COLUMNS, 
 from rlds_cli.archives.formats.zarr_stores import ZarrStore, is_zarr, open_zarr
 from rlds_cli.base import text
 from rlds_cli.base.array_types import Array, IntArray
+from rlds_cli.base.files import disk
 from rlds_cli.base.files.bundles import state_of
 from rlds_cli.errors import ReaderError, RldsError, UnknownLayout, UnsafeArchive
 
@@ -59,6 +60,7 @@ NOT, ENDS, WITHOUT, STACK = "not:", "ends:", " without ", "[]"
 FIRST, LAST = "first:", "last:"
 STEP_TYPES = {FIRST: (0, "FIRST"), LAST: (2, "LAST")}  # of dm_env.StepType: the number, and the end of its name
 MAX_METADATA = 64 << 20
+_MOST_KNOWN = 1 << 16  # files whose container is remembered
 _FEW_ROWS = 1 << 10  # among which a column of names has one
 # Attributes that PyTables writes, and HDF5 itself for scales of dimensions; one of them is always CLASS.
 OF_LIBRARIES = {"CLASS", "TITLE", "VERSION", "FILTERS", "FLAVOR", "EXTDIM", "NROWS", "PYTABLES_FORMAT_VERSION"}
@@ -634,8 +636,20 @@ IN_WORDS: Mapping[str, str] = {
 
 
 def container_of(path: Path) -> str | None:
-    """Return which of ``CONTAINERS`` a file is; None for others."""
+    """Return which of ``CONTAINERS`` a file is; None for others. A file that has not changed is not opened again."""
+    try:
+        return _look(path) if path.is_dir() else _container(path, disk.state(path))
+    except OSError:
+        return None  # it is not there
+
+
+def _look(path: Path) -> str | None:
     return next((name for name, known in CONTAINERS.items() if known(path)), None)
+
+
+@lru_cache(_MOST_KNOWN)
+def _container(path: Path, state: disk.State) -> str | None:
+    return _look(path)
 
 
 def is_flat(path: Path, container: str | None = None) -> bool:

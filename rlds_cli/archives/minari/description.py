@@ -25,6 +25,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rlds_cli.archives.formats.camera_files import is_media
 from rlds_cli.archives.formats.hdf5 import is_hdf5
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.text import natural
@@ -449,6 +450,10 @@ class MinariFiles:
     described: dict[int, int]
 
 
+def _is_hdf5(path: Path) -> bool:
+    return path.suffix in (".hdf5", ".h5") or (not is_media(path) and is_hdf5(path))
+
+
 def locate(files: Sequence[Path]) -> MinariFiles | None:
     """Find the files of an archive by the names that Minari gives them; None if there are none.
 
@@ -461,11 +466,11 @@ def locate(files: Sequence[Path]) -> MinariFiles | None:
     if parts:
         return _locate_episodes(files, parts)
     main = [i for i, p in enumerate(files) if p.name == "main_data.hdf5"]
-    main = main or [i for i, p in enumerate(files) if p.suffix in (".hdf5", ".h5") or is_hdf5(p)]
+    main = main or [i for i, p in enumerate(files) if _is_hdf5(p)]
     if not main:
         return None
     _check_single([files[i] for i in main])
-    others = [p for i, p in enumerate(files) if i != main[0] and (p.suffix in (".hdf5", ".h5") or is_hdf5(p))]
+    others = [p for i, p in enumerate(files) if i != main[0] and _is_hdf5(p)]
     if others:
         raise UnknownLayout(
             f"{others[0]} is beside a Minari dataset and does not belong to it.", hint="import them one by one"

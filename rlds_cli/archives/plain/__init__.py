@@ -34,6 +34,7 @@ from rlds_cli.archives.readers import (
     skipped_file,
 )
 from rlds_cli.base.array_types import Array
+from rlds_cli.base.files.names import below
 from rlds_cli.errors import ArchiveError, UnknownLayout
 from rlds_cli.ted import Chunk, Note
 
@@ -58,7 +59,7 @@ def recognise(paths: Sequence[Path]) -> str | None:
             )
         what = meaning(table.columns, {}, paths[0].name)
         if not has_essentials(what):  # a camera may be the observation
-            beside = camera_search.find(paths, media, {}, skip_bad=True).fields if media else {}
+            beside = camera_search.fields_with_cameras(paths, media) if media else {}
             what = meaning(table.columns, beside, paths[0].name)
         if not has_essentials(what):
             return None
@@ -113,7 +114,7 @@ def plan(archive: Archive) -> Plan:
     absent = [note for path in documents for note in _absent(path, made)]
     notes = (*skipped, *found.notes, *notes_of_files(archive.root, left_out), *absent)
     if made.account is not None:
-        files = {path.relative_to(archive.root).as_posix(): fate for path, fate in fates.items()}
+        files = {below(path, archive.root): fate for path, fate in fates.items()}
         made = replace(made, account=replace(made.account, files={**made.account.files, **files}))
     return replace(made, notes=(*made.notes, *notes)) if notes else made
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from rlds_cli.archives.account import COLUMN, ENDS, EPISODES, METADATA, NOT_ALL, Fate, Ledger, left_out, used_as
-from rlds_cli.archives.formats import inventory, tianshou
+from rlds_cli.archives.formats import camera_files, inventory, tianshou
 from rlds_cli.archives.formats.inventory import ATTRIBUTE, GROUP, Item
 from rlds_cli.archives.formats.tables import made_of
 from rlds_cli.archives.plain.camera_search import OF_BAD
@@ -116,13 +116,13 @@ def of_beside(
     shown: dict[Path, Path] = {}  # below the root, whatever its links lead to
     for table in archive.files:
         directory = table.parent.resolve()
+        has_links = directory != table.parent
         for field, paths in files.get(table, {}).items():
             for path in paths:
                 uses.setdefault(path, []).append(field)
-                shown.setdefault(path, table.parent / path.relative_to(directory))
+                shown.setdefault(path, table.parent / path.relative_to(directory) if has_links else path)
     fates = {shown[path]: used_as(*of) for path, of in uses.items()}
-    directories = {directory: directory.resolve() for directory in {path.parent for path in beside}}
-    for path in beside:
-        of = uses.get(directories[path.parent] / path.name) or uses.get(path.resolve())
+    for path, real in camera_files.with_real_places(beside):
+        of = uses.get(real) or uses.get(path.resolve())
         fates[path] = used_as(*of) if of else left_out(reasons.get(path, OF_BAD))
     return fates

@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from rlds_cli.archives.formats import camera_files
 from rlds_cli.archives.formats.camera_files import AGE, FILES, FOLDER, SINCE, VIDEO, is_video_key
@@ -26,6 +27,7 @@ from rlds_cli.archives.plain import cameras
 from rlds_cli.archives.plain.camera_names import TEXT, NamedImages, check_apart, named_images, taken, texts_in, texts_of
 from rlds_cli.archives.plain.ownership import Ownership
 from rlds_cli.archives.plain.survey import groups_of
+from rlds_cli.base.files import child
 from rlds_cli.base.text import plural
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
 from rlds_cli.ted import FLAGS, Note
@@ -116,6 +118,67 @@ def find(
     CorruptArchive
         Some of the images that a table names are missing, or a video is damaged.
     """
+    asked = _asked(tables, media, chosen, lenient=lenient)
+    known = _recognised.pop() if _recognised else None
+    if known is not None and known.asked == asked and known.is_sound:
+        around = known
+    else:
+        around = _look(tables, media, chosen, skip_bad=skip_bad, lenient=lenient)
+    if not around.seen:
+        left_out = dict.fromkeys(media, "groups have no files beside them")
+        return CamerasFound(fields=chosen, left_out=left_out, bad=around.bad)
+    notes: list[Note] = []
+    fields, reasons = _in_common(around.seen, chosen, notes, skip_bad=skip_bad)
+    files = {table.path: _files_of(table, fields) for table in around.seen}
+    used = {path for by_field in files.values() for paths in by_field.values() for path in paths}
+    left_out = _left_out(around.seen, media, used, {**_of_bad(around.beside, around.bad, media), **reasons})
+    videos = [p for p in left_out if camera_files.is_video(p)]
+    if videos and not skip_bad and not any(map(is_video_key, fields.values())):
+        raise _no_owner(videos[0], tables, left_out[videos[0]])
+    return CamerasFound(fields=fields, notes=tuple(notes), left_out=left_out, bad=around.bad, files=files)
+
+
+def fields_with_cameras(tables: Sequence[Path], media: Sequence[Path]) -> Mapping[str, str]:
+    """Return the columns of the cameras of tables by field, as `find` does with ``skip_bad``."""
+    around = _look(tables, media, {}, skip_bad=True, lenient=False)
+    _recognised[:] = [around] if child.is_apart() else []
+    return _in_common(around.seen, {}, [], skip_bad=True)[0] if around.seen else {}
+
+
+def _in_common(
+    seen: Sequence[_TableCameras], chosen: Mapping[str, str], notes: list[Note], *, skip_bad: bool
+) -> tuple[dict[str, str], dict[Path, str]]:
+    """Return all columns by field, and why the files of other folders and videos are left out."""
+    named = _columns_of_names(seen, notes, skip_bad=skip_bad)
+    owned, reasons = _folders_and_videos(seen, named, skip_bad=skip_bad)
+    fields = _fields(seen[0].what, chosen, named, owned)
+    return fields | _ages(seen, fields, notes), reasons
+
+
+# -- what lies beside one table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Around:
+    """What lies beside tables, of which ``bad`` cannot be read; ``asked`` is what was looked at, and how."""
+
+    asked: tuple[Any, ...]
+    seen: Sequence[_TableCameras]
+    bad: Mapping[Path, ArchiveError]
+    beside: Ownership
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether no table and no file of a camera is damaged, and so nothing depends on ``skip_bad``."""
+        return not self.bad and not any(camera.unread for table in self.seen for camera in table.owned)
+
+
+_recognised: list[_Around] = []  # what was looked at to recognise files, which the plan that follows takes
+
+
+def _look(
+    tables: Sequence[Path], media: Sequence[Path], chosen: Mapping[str, str], *, skip_bad: bool, lenient: bool
+) -> _Around:
     seen: list[_TableCameras] = []
     bad: dict[Path, ArchiveError] = {}
     beside = Ownership(tables, media)
@@ -129,24 +192,14 @@ def find(
             if not skip_bad:
                 raise
             bad[path] = e
-    if not seen:
-        left_out = dict.fromkeys(media, "groups have no files beside them")
-        return CamerasFound(fields=chosen, left_out=left_out, bad=bad)
-    notes: list[Note] = []
-    named = _columns_of_names(seen, notes, skip_bad=skip_bad)
-    owned, reasons = _folders_and_videos(seen, named, skip_bad=skip_bad)
-    fields = _fields(seen[0].what, chosen, named, owned)
-    fields |= _ages(seen, fields, notes)
-    files = {table.path: _files_of(table, fields) for table in seen}
-    used = {path for by_field in files.values() for paths in by_field.values() for path in paths}
-    left_out = _left_out(seen, media, used, {**_of_bad(beside, bad, media), **reasons})
-    videos = [p for p in left_out if camera_files.is_video(p)]
-    if videos and not skip_bad and not any(map(is_video_key, fields.values())):
-        raise _no_owner(videos[0], tables, left_out[videos[0]])
-    return CamerasFound(fields=fields, notes=tuple(notes), left_out=left_out, bad=bad, files=files)
+    asked = _asked(tables, media, chosen, lenient=lenient)
+    return _Around(asked=asked, seen=seen, bad=bad, beside=beside)
 
 
-# -- what lies beside one table
+def _asked(
+    tables: Sequence[Path], media: Sequence[Path], chosen: Mapping[str, str], *, lenient: bool
+) -> tuple[Any, ...]:
+    return tuple(tables), tuple(media), dict(chosen), lenient
 
 
 def _of_table(table: Table, beside: Ownership, chosen: Mapping[str, str], *, skip_bad: bool) -> _TableCameras:
@@ -161,7 +214,7 @@ def _of_table(table: Table, beside: Ownership, chosen: Mapping[str, str], *, ski
     owned = [_owned(table, key, rows, skip_bad=skip_bad) for key in keys if not key.startswith(FILES)]
     by_column = taken(named)
     for camera in owned:
-        if camera.fits and not (explicit or is_video_key(camera.key) or by_column.intersection(camera.files)):
+        if camera.fits and not (explicit or is_video_key(camera.key) or _has_any(by_column, camera)):
             _check_order(table, camera, {*what.fields.values()})
     _check_videos(table.path, owned, texts)
     times = cameras.times_of(table) if any(is_video_key(camera.key) for camera in owned) else None
@@ -173,6 +226,10 @@ def _of_table(table: Table, beside: Ownership, chosen: Mapping[str, str], *, ski
         times=times,
         stamps=(0.0, 0.0) if times is None else _first_and_last(table, times),
     )
+
+
+def _has_any(paths: Collection[Path], camera: _OwnedFiles) -> bool:
+    return bool(paths) and any(file in paths for file in camera.files)
 
 
 def _first_and_last(table: Table, times: str) -> tuple[float, float]:
@@ -308,7 +365,7 @@ def _folders_and_videos(
     for table in seen:
         by_column = taken([images for images in table.named if images.key in named])
         for camera in table.owned:
-            if not by_column.intersection(camera.files):
+            if not _has_any(by_column, camera):
                 by_key[camera.key].append((table, camera))
     found: list[str] = []
     reasons: dict[Path, str] = {}
@@ -423,14 +480,13 @@ def _left_out(
         for images in table.named:
             there = {path for path in images.rows if path is not None}
             unread |= dict.fromkeys(there, images.unread) if images.unread else {}
-    folders = {path.parent for path in used}
-    directories = {directory: directory.resolve() for directory in {path.parent for path in media}}
+    places = camera_files.with_real_places(media)
+    loose = {path: real for path, real in places if real not in used and path.resolve() not in used}
+    folders = {path.parent for path in used} if loose else set()
     found = {}
-    for path in media:
-        target = directories[path.parent] / path.name
-        if target not in used and path.resolve() not in used:
-            why = "no row names it" if target.parent in folders and not camera_files.is_video(path) else ""
-            found[path] = reasons.get(path) or unread.get(target) or why or "it belongs to no table"
+    for path, real in loose.items():
+        why = "no row names it" if real.parent in folders and not camera_files.is_video(path) else ""
+        found[path] = reasons.get(path) or unread.get(real) or why or "it belongs to no table"
     return found
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from rlds_cli.archives.formats import camera_files
@@ -24,10 +25,16 @@ class Ownership:
                 if directory in self._stems:
                     stem, name = self._owner(directory, path.relative_to(directory).parts)
                     self._owned[directory, stem].append((name, path))
-        self._named: dict[str, list[Path]] = defaultdict(list)
-        for path in filter(camera_files.is_image, media):
-            self._named[path.name].append(path)
-            self._named[path.stem].append(path)
+        self._media = media
+
+    @cached_property
+    def _named(self) -> Mapping[str, Sequence[Path]]:
+        """The images by their names, and by these without a suffix."""
+        found: dict[str, list[Path]] = defaultdict(list)
+        for path in filter(camera_files.is_image, self._media):
+            found[path.name].append(path)
+            found[path.stem].append(path)
+        return found
 
     def owned(self, table: Path) -> Sequence[tuple[str, Path]]:
         """Return the folders and videos that a table owns, each with its name, in which `STEM` stands for the table."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -55,14 +56,21 @@ def _written(value: object, buffers: list[memoryview]) -> Any:
         return {"tuple": [_written(v, buffers) for v in value]}
     if isinstance(value, Mapping):
         return {"dict": [[_written(k, buffers), _written(v, buffers)] for k, v in value.items()]}
-    if is_dataclass(value) and not isinstance(value, type):
-        return {type(value).__name__: [_written(getattr(value, f.name), buffers) for f in fields(value)]}
+    kind: Any = type(value)
+    if (names := _names(kind)) is not None:
+        return {kind.__name__: [_written(getattr(value, n), buffers) for n in names]}
     if isinstance(value, Path):
         return {"path": str(value)}
     if isinstance(value, bytes | bytearray | memoryview):
         buffers.append(memoryview(value).cast("B") if len(value) else memoryview(b""))
         return {"bytes": len(buffers) - 1}
     return _array(value, buffers)
+
+
+@lru_cache(1 << 8)
+def _names(kind: type) -> tuple[str, ...] | None:
+    """Return the names of the fields of a dataclass; None for another type."""
+    return tuple(f.name for f in fields(kind)) if is_dataclass(kind) else None
 
 
 def _array(value: object, buffers: list[memoryview]) -> Any:
@@ -103,7 +111,7 @@ def _read(value: Any, buffers: Sequence[bytearray], types: Mapping[str, type]) -
         case "array" | "scalar" | "objects":
             return _read_array(name, inner, buffers, types)
     kind = types[name]
-    return kind(**{f.name: _read(v, buffers, types) for f, v in zip(fields(kind), inner, strict=True)})
+    return kind(**{n: _read(v, buffers, types) for n, v in zip(_names(kind) or (), inner, strict=True)})
 
 
 def _read_array(name: str, inner: Any, buffers: Sequence[bytearray], types: Mapping[str, type]) -> Any:

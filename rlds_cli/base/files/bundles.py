@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path, PurePath
 
@@ -63,7 +64,8 @@ def parts(bundle: Path) -> list[Path]:
 
 def size_of(file: Path) -> int:
     """Return the bytes of a file of an archive."""
-    return sum(f.stat().st_size for f in parts(file)) if file.is_dir() else file.stat().st_size
+    found = file.stat()
+    return sum(f.stat().st_size for f in parts(file)) if stat.S_ISDIR(found.st_mode) else found.st_size
 
 
 def sha256_of(file: Path) -> str:
@@ -85,9 +87,9 @@ def state_of(file: Path) -> tuple[int, int, int]:
 
     Those of a bundle are number, size and the sum of the modification times of its files.
     """
-    if not is_bundle(file):
-        stat = file.stat()
-        return stat.st_ino, stat.st_size, stat.st_mtime_ns
+    found = file.stat()
+    if not (stat.S_ISDIR(found.st_mode) and is_bundle(file)):
+        return found.st_ino, found.st_size, found.st_mtime_ns
     below = [e for e in trees.below(file) if not e.is_dir(follow_symlinks=False) and not is_record(e.path)]
-    found = [e.stat(follow_symlinks=False) for e in below]
-    return len(found), sum(s.st_size for s in found), sum(s.st_mtime_ns for s in found)
+    states = [e.stat(follow_symlinks=False) for e in below]
+    return len(states), sum(s.st_size for s in states), sum(s.st_mtime_ns for s in states)

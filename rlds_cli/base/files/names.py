@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from unicodedata import normalize
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
@@ -104,6 +106,18 @@ def too_long(name: str) -> str | None:
     if (deep := name.count("/")) >= _DEEP:
         return f"is {deep:,} directories deep, more than {_DEEP}"
     return None
+
+
+def below(path: Path, directory: Path) -> str:
+    """Return the name of a path below a directory, with ``/``: that of `Path.relative_to`, in a tenth of its time.
+
+    Raises
+    ------
+    ValueError
+        It is not below the directory.
+    """
+    text, start = os.fspath(path), f"{directory}/"
+    return text[len(start) :] if text.startswith(start) else path.relative_to(directory).as_posix()
 
 
 def is_unfinished(name: str) -> bool:

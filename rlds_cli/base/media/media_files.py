@@ -41,7 +41,7 @@ def image(path: Path) -> bytes:
     """
     try:
         with path.open("rb") as f:
-            data = f.read(MAX_IMAGE + 1)
+            data = f.read(min(os.fstat(f.fileno()).st_size, MAX_IMAGE) + 1)  # a buffer of that size is made
     except OSError as e:
         raise CorruptArchive(f"{path} cannot be read: {e.strerror}.", hint="fetch or write it again") from e
     if len(data) > MAX_IMAGE:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -168,7 +169,7 @@ def _below(directory: Path, most: int | None) -> list[Path]:
             f"{directory} holds more than {most:,} files: too many for one archive.",
             hint="name a directory that holds one archive and nothing else",
         )
-    return sorted(found)
+    return sorted(found, key=lambda file: os.fspath(file).split("/"))
 
 
 def _refuse_address(url: str, id: str) -> None:
