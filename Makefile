@@ -34,7 +34,7 @@ help:
 	@echo "make bench-remote  figures of datasets at an address, over the loopback interface"
 	@echo "make test-export  LeRobot and TensorFlow Datasets read what is exported to them; installs both, 3 GB"
 	@echo "make learn     the training examples in full, and whether they reach what they should: about ten minutes"
-	@echo "make screenshots  pictures of the reports of the samples, to look at (needs Chromium)"
+	@echo "make screenshots  pictures of the site, the viewer and reports, to look at (needs Chromium)"
 	@echo "make fuzz      damaged files to every parser of our own, for five minutes, and random histories of versions; MINUTES=60 for more"
 	@echo "make attack    hostile datasets, locks, homes, archives, servers and requests against the commands: about half an hour"
 	@echo "make soak      kill conversion, preprocess, writers and readers at random moments, many times; MINUTES=60 for more histories"
@@ -211,7 +211,7 @@ fuzz: $(READY)
 attack: $(READY)
 	$(BIN)/python scripts/attack $(ATTACK)
 
-screenshots: $(READY)
+screenshots: $(READY) docs
 	$(BIN)/python scripts/screenshots.py screenshots
 
 registry: $(READY)

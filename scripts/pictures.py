@@ -1,4 +1,4 @@
-"""Draw the diagrams of the documentation, and the chart of the README from the results of the benchmarks.
+"""Draw the diagrams of the documentation, the page of `rlds inspect`, and the chart of the README from the results.
 
     python scripts/pictures.py            write them into docs/pictures
     python scripts/pictures.py --check    exit 1 when a file is not what would be drawn
@@ -8,9 +8,11 @@ An SVG follows the colours of the page that shows it, light or dark.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -31,12 +33,12 @@ text{font:14px system-ui,sans-serif;fill:#24292f}.small{font-size:12px;fill:#576
 <path d="M0 0L8 4L0 8"/></marker></defs>"""
 
 
-def svg(width: int, height: int, title: str, *parts: str) -> str:
+def svg(width: int, height: int, title: str, *parts: str, style: str = _STYLE) -> str:
     """A picture of this size, with the name that a screen reader says."""
     body = "\n".join(parts)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        f'role="img"><title>{title}</title>\n{_STYLE}\n{body}\n</svg>\n'
+        f'role="img"><title>{title}</title>\n{style}\n{body}\n</svg>\n'
     )
 
 
@@ -196,7 +198,52 @@ def speed() -> str:
     return svg(600, 168, "Batches a second, relative to rlds", *drawn())
 
 
+SHOWN, COLUMNS = "sample/cartpole-minari", 96  # of the terminal that the page of a dataset is on
+_CELL, _LINE = 8, 19  # pixels
+_COLOURS = """<style>
+rect{fill:#f6f8fa;stroke:#d0d7de}text{font:13px "DejaVu Sans Mono",Menlo,Consolas,monospace;fill:#24292f}
+.bold{font-weight:bold}.dim{fill:#6e7781}.cyan{fill:#0a6a87}.yellow{fill:#8a5a00}.red{fill:#b3201f}
+@media (prefers-color-scheme:dark){rect{fill:#161b22;stroke:#30363d}text{fill:#e6edf3}.dim{fill:#8b949e}
+.cyan{fill:#56c8e0}.yellow{fill:#e3b341}.red{fill:#ff7b72}}
+</style>"""
+
+
+def inspect() -> str:
+    """What `rlds inspect` prints of a sample on a terminal, in its colours."""
+    import tempfile
+
+    from rich.console import Console
+
+    import rlds_cli
+    from rlds_cli import look
+
+    with tempfile.TemporaryDirectory() as home:
+        ds = rlds_cli.download(SHOWN, cache_dir=home)
+        shown = look.page(look.summarise(ds), ref=SHOWN)
+        console = Console(width=COLUMNS, force_terminal=True, color_system="standard", highlight=False, emoji=False)
+        lines = [[(f"$ rlds inspect {SHOWN}", None)]]
+        lines += [[(s.text, s.style) for s in line] for line in console.render_lines(shown, pad=False)]
+    drawn = (part for k, line in enumerate(lines) for part in _printed(line, 30 + _LINE * k))
+    height = 26 + _LINE * len(lines)
+    frame = f'<rect x="0.5" y="0.5" width="{_CELL * COLUMNS + 31}" height="{height - 1}" rx="6"/>'
+    return svg(_CELL * COLUMNS + 32, height, "What rlds inspect shows of a dataset", frame, *drawn, style=_COLOURS)
+
+
+def _printed(line: list[tuple[str, Any]], y: int) -> Iterator[str]:
+    """The parts of a line of a terminal; each keeps the width of its cells, whatever font a reader has."""
+    column = 0
+    for words, style in line:
+        kinds = [name for name in ("bold", "dim") if style and getattr(style, name)]
+        kinds += [style.color.name] if style and style.color else []
+        for part in re.finditer(r"\S+(?: \S+)*", words):
+            x, width = 16 + _CELL * (column + part.start()), _CELL * len(part[0])
+            size = f'textLength="{width}" lengthAdjust="spacingAndGlyphs"'
+            yield text(x, y, part[0], " ".join(kinds)).replace("<text ", f"<text {size} ")
+        column += len(words)
+
+
 DRAWN = {
+    "inspect.svg": inspect,
     "concept-episode.svg": episode,
     "concept-windows.svg": windows,
     "concept-versions.svg": versions,
@@ -206,14 +253,22 @@ DRAWN = {
 }
 
 
+def same(picture: str, other: str) -> bool:
+    """True for equal pictures, but for sizes on disk, which depend on the file system."""
+    return re.sub(r"[\d.]+ KiB", "", picture) == re.sub(r"[\d.]+ KiB", "", other)
+
+
 def main(check: bool) -> int:
     """Write the pictures, or say which are not current."""
-    old = [n for n, draw in DRAWN.items() if not (PICTURES / n).exists() or (PICTURES / n).read_text() != draw()]
+    drawn = {name: draw() for name, draw in DRAWN.items()}
+    old = [
+        name for name in drawn if not (PICTURES / name).exists() or not same((PICTURES / name).read_text(), drawn[name])
+    ]
     if check:
         print(*old, sep="\n")
         return 1 if old else 0
     for name in old:
-        (PICTURES / name).write_text(DRAWN[name](), encoding="utf-8")
+        (PICTURES / name).write_text(drawn[name], encoding="utf-8")
     return 0
 
 

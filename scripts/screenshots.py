@@ -1,5 +1,6 @@
-"""Take pictures of the viewer, and of the reports of the embedded samples, for a person to look at.
+"""Take pictures of the site, of the viewer, and of the reports of the embedded samples, for a person to look at.
 
+``site-*.png`` are sheets of all pages of the site, as they are on a desktop and on a phone: `make docs` builds it.
 ``report.png`` in the folder is the picture of docs/guides/report.md: the head of one report and its episode
 distributions. ``view-*.png`` and ``decide-*.png`` are kept in docs/pictures, too.
 
@@ -23,6 +24,7 @@ sys.path.extend(str(ROOT / "tests" / name) for name in ("support", "contract"))
 
 import chromium  # noqa: E402
 import page_data  # noqa: E402
+import site_pages  # noqa: E402
 import walk  # noqa: E402
 from viewer import viewing  # noqa: E402
 
@@ -57,6 +59,8 @@ PAGES = {
         760,
     ),
 }
+SHEETS = {"desktop": (6, 4, 320), "phone": (12, 3, 160)}  # pages beside and below each other, and their width in pixels
+TALL = 2.2  # how often the width of a page is the height that a sheet shows of it, at most
 WALK = 700  # pixels, the height of the window in which one decides
 SHOWN, COLOURS = "sample-pendulum-d4rl", 64  # the report in the README
 HIDE = "document.querySelectorAll('section').forEach(s => s.hidden = s.id != 'distributions')"
@@ -87,6 +91,7 @@ def main(folder: Path) -> int:
         for_readme(browser, folder)
         complaints += viewer(browser, folder)
         complaints += deciding(browser, folder)
+        complaints += site(browser, folder)
     print(f"{len(pages)} reports, {len(pages) * len(VIEWS) + len(PAGES)} pictures in {folder}")
     print(*complaints, sep="\n", end="\n" if complaints else "")
     return 1 if complaints else 0
@@ -149,6 +154,39 @@ def deciding(browser: chromium.Browser, folder: Path) -> list[str]:
             tab.size(1280, 760)
             picture("compare")
             return [f"decide: {c}" for c in tab.complaints]
+
+
+def site(browser: chromium.Browser, folder: Path) -> list[str]:
+    """Write the sheets of the site; return what is wrong with its pages."""
+    taken: dict[str, list[Image.Image]] = {name: [] for name in SHEETS}
+    complaints = [f"dead link: {link}" for link in site_pages.dead_links()]
+    for page, window, tab in site_pages.walk(browser):
+        complaints += [f"{page.name}, {window}: {fault}" for fault in site_pages.faults(tab)]
+        taken[window].append(small(tab, SHEETS[window][2]))
+    for window, (across, down, width) in SHEETS.items():
+        pictures = taken[window]
+        for k, start in enumerate(range(0, len(pictures), across * down)):
+            sheet(pictures[start : start + across * down], across, width).save(folder / f"site-{window}-{k + 1}.png")
+    return complaints
+
+
+def small(tab: chromium.Page, width: int) -> Image.Image:
+    """The upper part of a page, of this width."""
+    wide = tab.run("document.documentElement.clientWidth")
+    high = min(tab.run("document.documentElement.scrollHeight"), int(TALL * wide))
+    clip = {"x": 0, "y": 0, "width": wide, "height": high, "scale": width / wide}
+    answer = tab.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
+    return Image.open(io.BytesIO(base64.b64decode(answer["data"]))).convert("RGB")
+
+
+def sheet(pictures: list[Image.Image], across: int, width: int) -> Image.Image:
+    """Pictures beside and below each other."""
+    height = int(TALL * width)
+    rows = -(-len(pictures) // across)
+    whole = Image.new("RGB", (across * (width + 8), rows * (height + 8)), "gray")
+    for k, picture in enumerate(pictures):
+        whole.paste(picture, (k % across * (width + 8) + 4, k // across * (height + 8) + 4))
+    return whole
 
 
 if __name__ == "__main__":

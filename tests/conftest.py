@@ -53,7 +53,7 @@ settings.load_profile("rlds")
 _NEED_THE_DISK = {"test_bench", "test_links", "test_loader_residency", "test_transfer_behind", "test_transfer_planning"}
 
 # Modules about what a writer commits without being asked.
-_COMMIT_BY_THE_CLOCK = {"test_docs", "test_writer"}
+_COMMIT_BY_THE_CLOCK = {"test_pages", "test_writer"}
 
 # Modules about chunks of a preprocessing job, which are shorter where a function takes longer.
 _DIVIDE_BY_THE_CLOCK = {"test_preprocess_division"}

@@ -80,8 +80,7 @@ class Browser:
             page.call(f"{domain}.enable")
         page.size(width, height)
         page.media(dark=dark)
-        page.call("Page.navigate", url=url)
-        self.wait(lambda e: e["method"] == "Page.loadEventFired" and e.get("sessionId") == session)
+        page.go(url)
         return page
 
     def call(self, method: str, session: str | None = None, **parameters: Any) -> Any:
@@ -126,6 +125,12 @@ class Page:
 
     def __init__(self, browser: Browser, session: str) -> None:
         self._browser, self._session = browser, session
+
+    def go(self, url: str) -> None:
+        """Open an address in this tab, and wait until it is loaded; complaints and requests are those of this page."""
+        self._browser.events[:] = [e for e in self._browser.events if e.get("sessionId") != self._session]
+        self.call("Page.navigate", url=url)
+        self._browser.wait(lambda e: e["method"] == "Page.loadEventFired" and e.get("sessionId") == self._session)
 
     def call(self, method: str, **parameters: Any) -> Any:
         """Ask the tab for something."""
