@@ -357,7 +357,7 @@ class Dataset(Shortcuts):
             return tasks.gather(rows, name)
         return self.store.gather(self.field(key).name, rows)
 
-    def episode(self, k: int) -> Batch:
+    def episode(self, k: int) -> Batch[Array]:
         """Return episode ``k`` as a batch of its T steps: all fields, as NumPy arrays in the archive's dtypes.
 
         ``next/observed`` [T, 1] is added if the final observation is not recorded; and ``task`` and ``subtask`` [T],
@@ -373,7 +373,10 @@ class Dataset(Shortcuts):
         return batch.told(origin=EpisodeOrigin(self.store, int(self.episodes.index[k])))
 
     @overload
-    def __getitem__(self, index: int | slice | npt.NDArray[Any] | Sequence[int]) -> Batch: ...
+    def __getitem__(self, index: int) -> Batch: ...
+
+    @overload
+    def __getitem__(self, index: slice | npt.NDArray[Any] | Sequence[int]) -> Batch[Array]: ...
 
     @overload
     def __getitem__(self, index: str | tuple[str, ...]) -> Any: ...

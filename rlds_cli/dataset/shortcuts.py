@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
 
 import rlds_cli  # its names are loaded when they are used, so a package below may call those above
 
 if TYPE_CHECKING:
+    import jax
+    import torch
+
+    from rlds_cli.base.array_types import Array
     from rlds_cli.dataset.batch import Batch
 
 
@@ -54,6 +58,19 @@ class Shortcuts:
             The function fails, or returns what cannot be stored.
         """
         return rlds_cli.preprocess.run(cast("rlds_cli.Dataset", self), fn, name, **options)
+
+    @overload
+    def loader(
+        self, batch_size: int = 256, *, backend: Literal["torch"] = "torch", **options: Any
+    ) -> rlds_cli.Loader[torch.Tensor]: ...
+
+    @overload
+    def loader(self, batch_size: int = 256, *, backend: Literal["numpy"], **options: Any) -> rlds_cli.Loader[Array]: ...
+
+    @overload
+    def loader(
+        self, batch_size: int = 256, *, backend: Literal["jax"], **options: Any
+    ) -> rlds_cli.Loader[jax.Array]: ...
 
     def loader(self, batch_size: int = 256, **options: Any) -> rlds_cli.Loader:
         """Return a `Loader` of this dataset; ``options`` are its arguments, such as ``window`` and ``sampler``."""

@@ -7,16 +7,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn
+from typing import TYPE_CHECKING, Any, Generic, Literal, Never, NoReturn, overload
 from weakref import WeakSet
 
 import rlds_cli  # its names are loaded when they are used, so a method may call what shows a loader
+from rlds_cli.base.array_types import Array, ArrayT
 from rlds_cli.base.integers import integer
 from rlds_cli.base.libraries import counterparts
 from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Batch, Dataset, register
 from rlds_cli.errors import BatchSize, InvalidArgument
 from rlds_cli.loader import build, opening, state
+from rlds_cli.loader.arguments import Arguments, Scalars
 from rlds_cli.loader.arrays import frameworks
 from rlds_cli.loader.arrays.frameworks import Backend
 from rlds_cli.loader.build import Transform
@@ -40,12 +42,17 @@ from rlds_cli.loader.waiting import Live
 from rlds_cli.loader.windows.windows import Transition, Window
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
+    import jax
+    import torch
+
     from rlds_cli.loader.arrays.torch_loader import TorchBatches
 
-Scalars = Literal["B1", "B"]
+Data = StrPath | Dataset | Mixture
 
 
-class Loader:
+class Loader(Generic[ArrayT]):
     """Batches of a dataset, in an order that depends only on the seed.
 
     1. **Iteration.** Samplers with replacement never end. `Shuffled` and `Sequential` end after one epoch, and the next
@@ -130,9 +137,44 @@ class Loader:
     ...     s, a, r, s2, terminated = batch.sarsd()
     """
 
+    @overload
+    def __init__(
+        self: Loader[torch.Tensor],
+        dataset: Data,
+        batch_size: int = 256,
+        *,
+        backend: Literal["torch"] = "torch",
+        **arguments: Unpack[Arguments],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Loader[Array],
+        dataset: Data,
+        batch_size: int = 256,
+        *,
+        backend: Literal["numpy"],
+        **arguments: Unpack[Arguments],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Loader[jax.Array],
+        dataset: Data,
+        batch_size: int = 256,
+        *,
+        backend: Literal["jax"],
+        **arguments: Unpack[Arguments],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self, dataset: Data, batch_size: int = 256, *, backend: Backend, **arguments: Unpack[Arguments]
+    ) -> None: ...
+
     def __init__(
         self,
-        dataset: StrPath | Dataset | Mixture,
+        dataset: Data,
         batch_size: int = 256,
         *,
         window: Window = Transition(),  # noqa: B008  (frozen)
@@ -276,7 +318,7 @@ class Loader:
         """Number of batches given so far, and of the next batch."""
         return self.schedule.step(self._position)
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Batch[ArrayT]]:
         """Go through one pass, see rule 1."""
         self.ranks.check()
         register(Batch)

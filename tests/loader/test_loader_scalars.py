@@ -185,10 +185,14 @@ def test_members_of_a_mixture(ds: Dataset) -> None:
     assert batch["next/reward"].tolist() == (factor * batch["info/speed"]).tolist()
 
 
-def test_workers_and_copies_of_a_loader(ds: Dataset) -> None:
+@pytest.mark.parametrize("workers", [0, 1])
+def test_workers_of_a_data_loader(ds: Dataset, workers: int) -> None:
+    pytest.importorskip("tensordict")
     loader = Loader(ds, 4, scalars="B", steps=2)
-    loaded = torch.utils.data.DataLoader(loader.as_torch(), batch_size=None, num_workers=0)
-    assert [b["next/reward"].shape for b in loaded] == [(4,), (4,)]
+    for batch in torch.utils.data.DataLoader(loader.as_torch(), batch_size=None, num_workers=workers):
+        assert batch["next/reward"].tolist() == batch["observation"][:, 0].tolist()
+        assert batch.tensordict()["next", "reward"].shape == (4, 1)
+        assert batch.map(lambda x: x * 1).tensordict().batch_size == (4,)
 
 
 def test_other_values_are_refused(ds: Dataset) -> None:

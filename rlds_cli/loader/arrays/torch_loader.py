@@ -120,7 +120,7 @@ class TorchBatches(IterableDataset[Batch]):
         self._begun[worker.id] = torch.tensor([moves, passes + 1])
         self._warn_once(stacked and worker.id == 0 and passes == 0)
         start = self._loader.schedule.later(Position(epoch, sample), passes)
-        return map(PackedBatch, self._loader.share(start, worker.id, worker.num_workers))
+        return map(PackedBatch.of, self._loader.share(start, worker.id, worker.num_workers))
 
     def _warn_once(self, stacked: bool) -> None:
         if stacked and not self._warned:
@@ -171,8 +171,15 @@ class PackedBatch(Batch):
 
     __slots__ = ()
 
+    @classmethod
+    def of(cls, batch: Batch) -> PackedBatch:
+        """Return a batch of the same arrays."""
+        made = cls(batch)
+        made.told(flat=batch.flat)
+        return made
+
     def __copy__(self) -> PackedBatch:
-        return PackedBatch(self)
+        return PackedBatch.of(self)
 
     def __reduce__(self) -> tuple[object, ...]:
         arrays, beside, places, end = list[Array](), dict[str, Any](), list[_FieldPlace](), 0
@@ -185,7 +192,7 @@ class PackedBatch(Batch):
             places.append(_FieldPlace(name, x.dtype.str, x.shape, end, tensor))
             arrays.append(x)
             end += -(-x.nbytes // _ALIGNED) * _ALIGNED
-        return unpack, (_block(arrays, end), pickle.dumps(places), beside)
+        return unpack, (_block(arrays, end), pickle.dumps(places), beside, self.flat)
 
 
 def _plain(value: Any) -> tuple[Array | None, str]:
@@ -216,10 +223,11 @@ def _block(arrays: Sequence[Array], size: int) -> Any:
     return block
 
 
-def unpack(block: Any, described: bytes, beside: dict[str, Any]) -> Batch:
+def unpack(block: Any, described: bytes, beside: dict[str, Any], flat: frozenset[str]) -> Batch:
     """Return the batch that `PackedBatch` packed."""
     content = np.asarray(bytearray(block)) if isinstance(block, bytes) else block.numpy()
-    return Batch.nest((p.name, _value(p, content) if p.dtype else beside[p.name]) for p in _places(described))
+    values = ((p.name, _value(p, content) if p.dtype else beside[p.name]) for p in _places(described))
+    return Batch.nest(values).told(flat=flat)
 
 
 @lru_cache(maxsize=64)
