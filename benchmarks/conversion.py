@@ -24,7 +24,7 @@ from results import DATA, Results, memory
 from rlds_cli.archives import Archive, reader
 from rlds_cli.base import ids
 from rlds_cli.base.progress import silent
-from rlds_cli.home import Home
+from rlds_cli.homes import Home
 from rlds_cli.make.convert.archive import Conversion, convert
 
 ROUNDS = 3

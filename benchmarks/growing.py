@@ -30,7 +30,7 @@ from results import DATA, Results, memory, run_parts
 import rlds_cli
 from rlds_cli.base import ids
 from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.home import Home
+from rlds_cli.homes import Home
 from rlds_cli.store import Manifest, make_growing
 from rlds_cli.store import commits as log_of_commits
 from rlds_cli.store.commits import Commit

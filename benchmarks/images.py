@@ -324,7 +324,7 @@ def ours(family: Family, path: Path, out: Path, decode: bool) -> None:
     from rlds_cli.archives import Archive
     from rlds_cli.base import ids
     from rlds_cli.base.progress import silent
-    from rlds_cli.home import Home
+    from rlds_cli.homes import Home
     from rlds_cli.make.convert.archive import Conversion, convert
 
     files = tuple(sorted(p for p in path.rglob("*") if p.is_file()))

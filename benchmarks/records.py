@@ -252,7 +252,7 @@ def convert(directory: Path) -> None:
     from rlds_cli.archives import Archive, openx
     from rlds_cli.base import ids
     from rlds_cli.base.progress import silent
-    from rlds_cli.home import Home
+    from rlds_cli.homes import Home
     from rlds_cli.make.convert.archive import Conversion
     from rlds_cli.make.convert.archive import convert as work
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset as Dataset
     from rlds_cli.dataset import batch as batch
     from rlds_cli.dataset import open_dataset as open_dataset
-    from rlds_cli.home import find as find
+    from rlds_cli.homes import find as find
     from rlds_cli.keep import lock as lock
     from rlds_cli.keep import sync as sync
     from rlds_cli.keep import verify as verify
@@ -108,7 +108,7 @@ _HOMES = {
     "create": "rlds_cli.make.convert.create",
     "download": "rlds_cli.make.downloads.download",
     "export": "rlds_cli.bridges.exports.exporting",
-    "find": "rlds_cli.home",
+    "find": "rlds_cli.homes",
     "import_files": "rlds_cli.make.importing",
     "index": "rlds_cli.share",
     "inspect": "rlds_cli.look",

@@ -49,7 +49,7 @@ WALKS = ("a download", "a first batch", "a preprocess", "a label", "a push")
 # What each part of a room may import, besides itself. The parts of a room are packages below its own.
 _GROUND = "base base.files base.http base.media"
 _PLACES = "places.sources places.files places.urls places.remote"
-_STORED = f"{_GROUND} archives.formats ted registry home store store.growing {_PLACES}"
+_STORED = f"{_GROUND} archives.formats ted registry homes store store.growing {_PLACES}"
 _BELOW = {
     "base": "",
     "base.files": "base",
@@ -61,11 +61,11 @@ _BELOW = {
     "archives.formats": _GROUND,
     "ted": _GROUND,
     "registry": _GROUND,
-    "home": f"{_GROUND} registry ted store",
+    "homes": f"{_GROUND} registry ted store",
     "archives": f"{_GROUND} archives.formats ted",
     "store": f"{_GROUND} ted",
     "store.growing": f"{_GROUND} ted store",
-    "places.remote": f"{_GROUND} ted registry home store store.growing places.sources",
+    "places.remote": f"{_GROUND} ted registry homes store store.growing places.sources",
     "dataset": f"{_STORED} top",  # `top` is the table of public names: methods call those of packages above by it
     "look.checks": f"{_STORED} dataset",
     "look.measures": f"{_STORED} dataset look.checks",

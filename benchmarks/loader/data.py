@@ -20,7 +20,7 @@ from rlds_cli.base import ids
 from rlds_cli.base.files import arrays
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import RldsError
-from rlds_cli.home import Home
+from rlds_cli.homes import Home
 from rlds_cli.store import sealing
 from rlds_cli.store.manifest import Counts, Manifest, StoredField
 from rlds_cli.store.statistics import Accumulator

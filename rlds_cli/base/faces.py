@@ -3,8 +3,8 @@
 ::
 
     if TYPE_CHECKING:
-        from rlds_cli.home.homes import Home
-        from rlds_cli.home import exclusive, writing
+        from rlds_cli.homes.homes import Home
+        from rlds_cli.homes import exclusive, writing
 
     __all__ = ["Home", "exclusive", "writing"]
 

@@ -115,7 +115,7 @@ def check(
       rlds check local/day1 --measure motion --suppress idle --reason waits
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli import home, look
+    from rlds_cli import homes, look
     from rlds_cli.make import import_files
 
     if list_:
@@ -124,7 +124,7 @@ def check(
     if ref is None:
         raise typer.BadParameter("Missing argument 'ID|PATH|FILE|ADDRESS'.")
     there = remote.opened(ref, cache_dir)
-    target, is_dataset = (Ref(there.path), True) if there else home.version_or_file(ref, cache_dir=cache_dir)
+    target, is_dataset = (Ref(there.path), True) if there else homes.version_or_file(ref, cache_dir=cache_dir)
     if quick and not is_dataset:
         raise typer.BadParameter(f"--quick needs a dataset; {ref} is an archive, of which all rows are read")
     if reader is not None and is_dataset:

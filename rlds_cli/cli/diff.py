@@ -40,14 +40,14 @@ def diff(
       rlds diff local/day1#v1 local/day1
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli import home, look
+    from rlds_cli import homes, look
 
     try:
         one = remote.opened(a, cache_dir)
         other = remote.opened(b, cache_dir)
         found = look.compare(
-            one or str(home.version(a, cache_dir=cache_dir)),
-            other or str(home.version(b, cache_dir=cache_dir)),
+            one or str(homes.version(a, cache_dir=cache_dir)),
+            other or str(homes.version(b, cache_dir=cache_dir)),
             rtol=tolerance,
             atol=tolerance,
             cache_dir=cache_dir,

@@ -14,7 +14,7 @@ from rlds_cli.cli.out import short_path
 from rlds_cli.errors import RldsError
 
 if TYPE_CHECKING:
-    from rlds_cli.home.measuring import DatasetUsage, Usage
+    from rlds_cli.homes.measuring import DatasetUsage, Usage
     from rlds_cli.keep.gc import Collection
 
 _MOST = 3  # names in a row
@@ -43,9 +43,9 @@ def du(
       rlds du --home /shared/rlds
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli import home, keep
+    from rlds_cli import homes, keep
 
-    found = home.usage(ids or (), cache_dir=cache_dir)
+    found = homes.usage(ids or (), cache_dir=cache_dir)
     out.result(found, _table(found, sums=not ids))
     for d in found.datasets:
         for source in d.refers_to:

@@ -87,11 +87,11 @@ def inspect(
     Example: rlds inspect d4rl/hopper-medium-v2 --episode 12
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli import home
+    from rlds_cli import homes
 
     remote.fetch_sample(ref, cache_dir)
     there = remote.opened(ref, cache_dir)
-    found, is_dataset = (Ref(there.path), True) if there else home.version_or_file(ref, cache_dir=cache_dir)
+    found, is_dataset = (Ref(there.path), True) if there else homes.version_or_file(ref, cache_dir=cache_dir)
     path = Path(found.place)
     if (episode is not None or plot is not None) and not is_dataset:
         option = "--plot" if episode is None else "--episode"

@@ -11,19 +11,19 @@ import typer
 
 def complete_id(incomplete: str) -> list[str]:
     """Complete an id: datasets in a home first, then those that can be downloaded."""
-    from rlds_cli import home
+    from rlds_cli import homes
 
     present = complete_here(incomplete)
-    known = [e.id for e in home.find() if e.status == "open"]
+    known = [e.id for e in homes.find() if e.status == "open"]
     return [i for i in dict.fromkeys((*present, *known)) if i.lower().startswith(incomplete.lower())]
 
 
 def complete_here(incomplete: str) -> list[str]:
     """Complete the id of a dataset in a home, for commands that need one."""
-    from rlds_cli import home
+    from rlds_cli import homes
     from rlds_cli.base import settings
 
-    present = sorted({str(id) for found in home.here(settings.read()).values() for id, _ in found})
+    present = sorted({str(id) for found in homes.here(settings.read()).values() for id, _ in found})
     return [i for i in present if i.lower().startswith(incomplete.lower())]
 
 

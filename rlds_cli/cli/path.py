@@ -21,12 +21,12 @@ def path(
     Example: python -c "import zarr, sys; print(zarr.open(sys.argv[1]).tree())" $(rlds path d4rl/hopper-medium-v2)
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli import home
+    from rlds_cli import homes
     from rlds_cli.base import refs
 
-    found, named = home.dataset(refs.parse(id).place, cache_dir=cache_dir), refs.parse(id)
+    found, named = homes.dataset(refs.parse(id).place, cache_dir=cache_dir), refs.parse(id)
     if named.selector is not None:
         from rlds_cli.store import StoredDataset  # slow to import
 
         found = StoredDataset(found).directory_of(named)
-    out.result({"id": str(home.id_of(found)), "path": found}, str(found))
+    out.result({"id": str(homes.id_of(found)), "path": found}, str(found))

@@ -45,14 +45,14 @@ def tag(
       rlds tag local/day1#v1 first
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    from rlds_cli import home
+    from rlds_cli import homes
     from rlds_cli.base import refs
     from rlds_cli.dataset import open_dataset
     from rlds_cli.store import History
 
     if delete is not None and name is not None:
         raise typer.BadParameter("give either NAME or --delete NAME")
-    named = home.version(ref, cache_dir=cache_dir)
+    named = homes.version(ref, cache_dir=cache_dir)
     history = History(Path(named.place))
     if delete is not None:
         refs.whole(ref)

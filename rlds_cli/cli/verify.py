@@ -97,9 +97,9 @@ def _fix(ids: Sequence[str], expect: str | None, cache_dir: Path | None) -> None
 
 def _trace(ids: Sequence[str], steps: int, archive: str | None, reader: str | None, cache_dir: Path | None) -> None:
     """Compare values with the archive instead of comparing hashes."""
-    from rlds_cli import home, look
+    from rlds_cli import homes, look
 
-    named = home.versions(ids, everything=not ids, cache_dir=cache_dir)
+    named = homes.versions(ids, everything=not ids, cache_dir=cache_dir)
     found = [look.trace(str(ref), steps, archive=archive, reader=reader) for ref in named]
     out.result(found, _traces(found, ids))
     if not all(t.ok for t in found):

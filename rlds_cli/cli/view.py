@@ -129,7 +129,7 @@ def _opened(ref: str, cache_dir: Path | None, names: set[str]) -> Iterator[Datas
 
     Files get a name that is not yet among ``names``, and which is added to them.
     """
-    from rlds_cli import home
+    from rlds_cli import homes
     from rlds_cli.base import settings
     from rlds_cli.dataset import open_dataset
 
@@ -138,13 +138,13 @@ def _opened(ref: str, cache_dir: Path | None, names: set[str]) -> Iterator[Datas
     if there is not None:
         yield there
         return
-    found, is_dataset = home.version_or_file(ref, cache_dir=cache_dir)
+    found, is_dataset = homes.version_or_file(ref, cache_dir=cache_dir)
     if not is_dataset:
         with _imported(ref, _name(Path(ref), names), cache_dir) as ds:
             yield ds
         return
-    id = home.id_of(Path(found.place))
-    if found.selector is None and home.path_of(id, settings.read(cache_dir)) == Path(found.place):
+    id = homes.id_of(Path(found.place))
+    if found.selector is None and homes.path_of(id, settings.read(cache_dir)) == Path(found.place):
         yield str(id)
     else:
         yield open_dataset(str(found), cache_dir=cache_dir)
@@ -153,7 +153,7 @@ def _opened(ref: str, cache_dir: Path | None, names: set[str]) -> Iterator[Datas
 @contextmanager
 def _imported(path: str, name: str, cache_dir: Path | None) -> Iterator[Dataset]:
     """Import files into a temporary home, which goes in the end; gc removes what a killed process leaves."""
-    from rlds_cli import home
+    from rlds_cli import homes
     from rlds_cli.base import ids, settings
     from rlds_cli.make import import_files, plan_import
 
@@ -168,11 +168,11 @@ def _imported(path: str, name: str, cache_dir: Path | None) -> Iterator[Dataset]
         raise UnknownLayout(e.message, hint=hint) from e
     kept = planned.bytes if any(f.kind != "array" for f in planned.fields) else 0  # images and videos, as they are
     size = planned.bytes if planned.array_bytes is None else planned.array_bytes + kept
-    own = home.Home(settings.read(cache_dir).home)
+    own = homes.Home(settings.read(cache_dir).home)
     work = ids.parse(f"local/view-{secrets.token_hex(4)}")
     temporary = own.partial(work, "view")
     out.note(f"{path} is imported into {temporary}, about {text.size_of(size)}, which is removed at the end")
-    with home.exclusive(own, work, silent):
+    with homes.exclusive(own, work, silent):
         safe_files.directory(temporary, own.root)
         try:
             with out.progress() as progress:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli import home
+from rlds_cli import homes
 from rlds_cli.base import ids, settings
 from rlds_cli.base.array_types import IntArray
 from rlds_cli.base.files import disk, trees
@@ -31,7 +31,7 @@ from rlds_cli.dataset.rows import Rows
 from rlds_cli.dataset.tasks import StepTasks
 from rlds_cli.dataset.trimming import Ranges
 from rlds_cli.errors import InvalidArgument, NameTaken, NoPermission, NotNewest, RldsError
-from rlds_cli.home import Home, exclusive
+from rlds_cli.homes import Home, exclusive
 from rlds_cli.store import (
     Change,
     Facts,
@@ -452,7 +452,7 @@ def apply_change(
 
 
 def _check_own(id: DatasetId, m: Manifest) -> None:
-    if home.is_published(id, derived=bool(m.provenance)):
+    if homes.is_published(id, derived=bool(m.provenance)):
         raise InvalidArgument(
             f"{id} is a dataset of the registry: it stays as it is.",
             hint=f"label and drop with --as NAME (name=) make {id.base}@NAME; rlds select makes one, too",
@@ -491,7 +491,7 @@ def _derive(ds: OpenDataset, change: Change, step: Mapping[str, Any], to: Target
     if to.copy and not temporary:
         disk.check_space(ds.store.files.size_with_others(), place.root)
     with exclusive(place, id, shown(None)):
-        found = home.path_of(id, where)
+        found = homes.path_of(id, where)
         if found is not None and not to.force:
             raise NameTaken(
                 f"{id} exists already, in {found}.", hint="another name, or --force (force=True) replaces it"

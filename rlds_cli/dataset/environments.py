@@ -17,7 +17,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from rlds_cli import home
+from rlds_cli import homes
 from rlds_cli.base.files.packaged import registry_directory
 from rlds_cli.errors import MissingPackage, NoEnvironment, RldsError
 from rlds_cli.store import Manifest
@@ -314,7 +314,7 @@ def reference_scores(manifest: Manifest) -> tuple[float, float]:
     facts = manifest.facts
     scores = facts.get("ref_min_score"), facts.get("ref_max_score")
     if None in scores:
-        entry = home.entry_of(manifest.id)
+        entry = homes.entry_of(manifest.id)
         scores = (entry.ref_min_score, entry.ref_max_score) if entry else (None, None)
     low, high = scores
     if low is None or high is None:

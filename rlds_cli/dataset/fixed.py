@@ -22,7 +22,7 @@ from rlds_cli.base.settings import StrPath
 from rlds_cli.base.text import size_of
 from rlds_cli.dataset.selection import EpisodeColumns
 from rlds_cli.errors import NoPermission
-from rlds_cli.home import Home, writing
+from rlds_cli.homes import Home, writing
 from rlds_cli.store import Description, JoinedMember, Manifest, Store, join, open_store
 from rlds_cli.ted import Field
 

@@ -11,7 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import home
+from rlds_cli import homes
 from rlds_cli.base import refs, settings, text
 from rlds_cli.base.refs import Ref
 from rlds_cli.base.settings import Settings, StrPath
@@ -141,7 +141,7 @@ def named_versions(ref: StrPath, *, cache_dir: StrPath | None = None) -> Sequenc
     address = address_of(named)
     if address is not None:
         return _pushed(address, settings.read(cache_dir))
-    return versions_of(home.dataset(named.place, cache_dir=cache_dir), named)
+    return versions_of(homes.dataset(named.place, cache_dir=cache_dir), named)
 
 
 def version_of(ref: StrPath | OpenDataset, *, cache_dir: StrPath | None = None) -> Ref:
@@ -153,7 +153,7 @@ def version_of(ref: StrPath | OpenDataset, *, cache_dir: StrPath | None = None) 
         It is not on this disk.
     """
     if isinstance(ref, str | PathLike):
-        return home.version(ref, cache_dir=cache_dir)
+        return homes.version(ref, cache_dir=cache_dir)
     return Ref(History.of(ref.path).path, version=ref.store.version)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import rlds_cli  # `published` is of a package above: its name is loaded when it is used
-from rlds_cli import home
+from rlds_cli import homes
 from rlds_cli.base import refs, settings
 from rlds_cli.base.refs import Ref
 from rlds_cli.base.settings import StrPath
@@ -28,10 +28,10 @@ def open_at(
     """Open what a reference names, here or at an address; see `rlds_cli.dataset.open_dataset`."""
     where = settings.read(cache_dir)
     if not refs.is_address(ref.place):
-        return open_store(home.locate(ref.place, where), ref)
+        return open_store(homes.locate(ref.place, where), ref)
     here = Origins.find(str(ref), where)
     if here is not None or remote_address(ref) is None:
-        return open_store(here or home.locate(ref.place, where), ref)
+        return open_store(here or homes.locate(ref.place, where), ref)
     from rlds_cli.places import open_remote
 
     def prepare(address: Address) -> Published:
@@ -54,7 +54,7 @@ def remote_address(ref: Ref) -> Address | None:
     written as ``file://``. Raises as `address_of`.
     """
     address = address_of(ref)
-    is_here = address is not None and address.scheme == "file" and home.is_dataset(address.directory)
+    is_here = address is not None and address.scheme == "file" and homes.is_dataset(address.directory)
     return None if is_here and ref.selector is None and not _is_url(ref) else address
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlds_cli import dataset, home
+from rlds_cli import dataset, homes
 from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset
@@ -45,7 +45,7 @@ def compact(ref: StrPath, *, cache_dir: StrPath | None = None) -> Compacted:
     NoSpace
         There is no room to write the episodes once more. The dataset is as it was.
     """
-    path = home.dataset(ref, cache_dir=cache_dir, why="compacting makes a version from the newest one")
+    path = homes.dataset(ref, cache_dir=cache_dir, why="compacting makes a version from the newest one")
     before = size_on_disk(path)
     if (growing := GrowingDataset.find(path)) is not None:
         done = growing.compact()
@@ -101,7 +101,7 @@ def clear(ref: StrPath, *, protected: bool = False, dry_run: bool = False, cache
     NoSpace
         The disk is full. The dataset is as it was.
     """
-    path = home.dataset(ref, cache_dir=cache_dir, why="episodes leave the newest version")
+    path = homes.dataset(ref, cache_dir=cache_dir, why="episodes leave the newest version")
     growing = GrowingDataset.of(path)
     id, done = Manifest.read(path).id, growing.clear(protected=protected, dry_run=dry_run)
     return Cleared(id, path, done.version, done.left, done.kept, dry_run=dry_run)

@@ -24,7 +24,7 @@ from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.progress import Progress, shown
 from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.errors import InvalidId, NameTaken, NoPermission, RldsError
-from rlds_cli.home import Home, is_dataset, writing
+from rlds_cli.homes import Home, is_dataset, writing
 from rlds_cli.store import GrowingDataset
 
 Kind = Literal["packed", "frames", "measures", "partial", "archive", "versions", "remote"]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import home, registry
+from rlds_cli import homes, registry
 from rlds_cli.base import ids, settings
 from rlds_cli.base.refs import Ref
 from rlds_cli.base.settings import StrPath
@@ -105,7 +105,7 @@ class Entries:
 
     def _add_source(self, step: Mapping[str, Any], within: tuple[str, ...]) -> Store:
         """Add the version that a step changed."""
-        path = home.locate(str(step["from"]), settings.read(self._cache_dir))
+        path = homes.locate(str(step["from"]), settings.read(self._cache_dir))
         number = _version_made_of(path, step)
         if number is None:
             raise DatasetNotFound(
@@ -117,7 +117,7 @@ class Entries:
 
     def _add_source_of_function(self, step: Mapping[str, Any], within: tuple[str, ...]) -> bool:
         """Add the version that a function read, or the newest; return whether it read all episodes of that version."""
-        path = home.locate(str(step["from"]), settings.read(self._cache_dir))
+        path = homes.locate(str(step["from"]), settings.read(self._cache_dir))
         number = _version_made_of(path, step)
         self.add(Ref(path, version=number), within)
         return number is not None and "of" not in step

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import home, registry
+from rlds_cli import homes, registry
 from rlds_cli.base import ids, settings
 from rlds_cli.base.files import bundles, trees
 from rlds_cli.base.files.names import is_unfinished
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import RldsError
-from rlds_cli.home import Home, is_dataset
+from rlds_cli.homes import Home, is_dataset
 from rlds_cli.make import MERGED
 from rlds_cli.places import FileRecord, Origins, as_url
 from rlds_cli.registry import Entry
@@ -118,7 +118,7 @@ def _derived(m: Manifest, cache_dir: StrPath | None) -> list[str]:
         return []
     source, wanted = step["from"], step.get("of", step["source"])
     try:
-        there = home.path_of(ids.parse(str(source)), settings.read(cache_dir))
+        there = homes.path_of(ids.parse(str(source)), settings.read(cache_dir))
         if there is None:
             return [f"its source {source} is not here"]
         history = History(there)

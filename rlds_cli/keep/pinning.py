@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
-from rlds_cli import home, registry
+from rlds_cli import homes, registry
 from rlds_cli.base import ids, settings
 from rlds_cli.base.files import bundles
 from rlds_cli.base.files import json as documents
@@ -46,7 +46,7 @@ from rlds_cli.errors import (
     WrongFingerprint,
     WrongHash,
 )
-from rlds_cli.home import Home, exclusive
+from rlds_cli.homes import Home, exclusive
 from rlds_cli.keep import edits, lock_file
 from rlds_cli.keep.lock_entries import Entries, may_be_pulled, own_steps
 from rlds_cli.keep.lock_file import Locked, UserFunction
@@ -91,7 +91,7 @@ def lock(refs: Sequence[str], *, allow_unreproducible: bool = False, cache_dir: 
         No other machine can make one of them again; the message says why.
     """
     entries = Entries(cache_dir)
-    for ref in home.versions(refs, cache_dir=cache_dir):
+    for ref in homes.versions(refs, cache_dir=cache_dir):
         entries.add(ref)
     locked = entries.datasets()
     lost = next((d for d in locked if not d.reproducible), None)
@@ -315,7 +315,7 @@ def _unedited(d: Locked) -> Locked:
 
 def _here(d: Locked, cache_dir: StrPath | None) -> Path | None:
     """Return the directory of the dataset, or of an earlier version of it, that has the content of the lock."""
-    path = home.path_of(ids.parse(d.id), settings.read(cache_dir))
+    path = homes.path_of(ids.parse(d.id), settings.read(cache_dir))
     if path is None:
         return None
     found = StoredDataset(path).with_content(d.fingerprint, d.version, lambda m: _has_facts(m, d))
@@ -340,7 +340,7 @@ def _sync(
 ) -> Synced:
     if (same := _here(d, cache_dir)) is not None:
         return Synced(d.id, d.fingerprint, "here", same)
-    other = home.path_of(ids.parse(d.id), settings.read(cache_dir))
+    other = homes.path_of(ids.parse(d.id), settings.read(cache_dir))
     if d.recorded and other is not None and d.address is None:
         raise _other_version(d, other)
     if other is not None and _succeeds(other, d, cache_dir):

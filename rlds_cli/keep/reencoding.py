@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from rlds_cli import home
+from rlds_cli import homes
 from rlds_cli.base import ids, settings
 from rlds_cli.base.files import arrays, disk, trees
 from rlds_cli.base.files import safe as safe_files
@@ -17,7 +17,7 @@ from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.progress import Event, Progress, shown
 from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import DamagedDataset, RldsError
-from rlds_cli.home import Home, exclusive
+from rlds_cli.homes import Home, exclusive
 from rlds_cli.store import (
     History,
     Manifest,
@@ -80,7 +80,7 @@ def reencode(
         The disk is full or not writable; the dataset stays as it is.
     """
     tell = shown(progress)
-    path = home.dataset(ref, cache_dir=cache_dir, why="the storage of the newest version is changed")
+    path = homes.dataset(ref, cache_dir=cache_dir, why="the storage of the newest version is changed")
     m = Manifest.read(path)
     if m.growing and to == "zarr":
         raise RldsError(
@@ -91,7 +91,7 @@ def reencode(
         return _unchanged(path, m)
     id, own = ids.parse(m.id), _place(path, cache_dir)
     with exclusive(own, id, tell):
-        path = home.dataset(ref, cache_dir=cache_dir)
+        path = homes.dataset(ref, cache_dir=cache_dir)
         m = Manifest.read(path)
         if m.encoding == to:  # another process was faster
             return _unchanged(path, m)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rlds_cli.base import settings
 from rlds_cli.base.settings import StrPath
-from rlds_cli.home import Home
+from rlds_cli.homes import Home
 from rlds_cli.store import History
 from rlds_cli.store.references import ReferencedVersion
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import home
+from rlds_cli import homes
 from rlds_cli.base import ids, settings
 from rlds_cli.base.files import bundles, trees
 from rlds_cli.base.files import safe as safe_files
@@ -17,7 +17,7 @@ from rlds_cli.base.progress import Progress, shown
 from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import ProvenanceStep
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, NoPermission, RldsError
-from rlds_cli.home import Home, exclusive
+from rlds_cli.homes import Home, exclusive
 from rlds_cli.keep import origins, referring
 from rlds_cli.make import MERGED
 from rlds_cli.places import Origins
@@ -60,7 +60,7 @@ def plan_removal(refs: Iterable[str], *, cache_dir: StrPath | None = None) -> tu
     """
     own = settings.read(cache_dir).home
     try:
-        paths = home.datasets(
+        paths = homes.datasets(
             refs,
             cache_dir=cache_dir,
             why="a dataset is removed with all its versions (rlds compact removes earlier ones)",
@@ -107,7 +107,7 @@ def remove(
     for one in planned:
         id = ids.parse(one.id)
         with exclusive(Home(where.home), id, shown(progress)):
-            if home.path_of(id, where) == one.path:  # else another process was faster
+            if homes.path_of(id, where) == one.path:  # else another process was faster
                 StoredDataset(one.path).check_not_written()
                 History(one.path).remove()
                 Origins(one.path).forget()
@@ -143,7 +143,7 @@ def obstacle(path: Path, *, gone: frozenset[Path] = frozenset(), cache_dir: StrP
 
 def _of_merged(m: Manifest, gone: frozenset[Path], cache_dir: StrPath | None) -> str:
     for member in m.options.get("merged", ()):
-        there = home.path_of(ids.parse(str(member["id"])), settings.read(cache_dir))
+        there = homes.path_of(ids.parse(str(member["id"])), settings.read(cache_dir))
         if there is None or there in gone or StoredDataset(there).fingerprint() != member["of"]:
             return f"{member['id']}, which it was merged from, is not here as it was"
     return ""
@@ -159,7 +159,7 @@ def _of_derived(m: Manifest, gone: frozenset[Path], cache_dir: StrPath | None) -
     if ":" not in reference and not _is_builtin(step):
         return f'the source of its function "{reference}" is not kept'
     source = str(step.get("from", ""))
-    there = home.path_of(ids.parse(source), settings.read(cache_dir))
+    there = homes.path_of(ids.parse(source), settings.read(cache_dir))
     if there is not None and there not in gone:
         return ""
     if there is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import home, registry
+from rlds_cli import homes, registry
 from rlds_cli.base import ids, settings
 from rlds_cli.base.files.hashing import sha256_of
 from rlds_cli.base.ids import DatasetId
@@ -16,7 +16,7 @@ from rlds_cli.base.progress import Progress, shown
 from rlds_cli.base.settings import StrPath
 from rlds_cli.base.subset import Subset
 from rlds_cli.errors import ArchiveError, DamagedDataset, RldsError, TransferError, WrongFingerprint
-from rlds_cli.home import Home, exclusive
+from rlds_cli.homes import Home, exclusive
 from rlds_cli.keep import origins
 from rlds_cli.keep.verification import verify
 from rlds_cli.make import MERGED, DownloadRequest, deliver, fetch_again, import_files, remembered
@@ -84,7 +84,7 @@ def repair(
         damaged = not StoredDataset(found.path).verify(progress=tell).ok
         request = _request(id, found.path, place, cache_dir)
         fetched = _convert(request, id, jobs, tell, expected) if damaged else _fetch(request, id, place, tell)
-    made = home.dataset(str(id), cache_dir=cache_dir)
+    made = homes.dataset(str(id), cache_dir=cache_dir)
     now = verify(made, expect=expected, cache_dir=cache_dir)
     if now.ok:
         for name, number in kept.items():
@@ -121,7 +121,7 @@ def repair_all(
     progress: Progress | bool | None = None,
 ) -> tuple[Repair, ...]:
     """Repair several datasets, chosen as in `verification.verify_all`. A failure does not stop the others."""
-    paths = home.datasets(refs, everything=everything, cache_dir=cache_dir, why="the newest version is repaired")
+    paths = homes.datasets(refs, everything=everything, cache_dir=cache_dir, why="the newest version is repaired")
     done = []
     for path in paths:
         try:

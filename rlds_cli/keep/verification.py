@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rlds_cli import home
+from rlds_cli import homes
 from rlds_cli.base import settings
 from rlds_cli.base.ids import FINGERPRINT
 from rlds_cli.base.progress import Progress
@@ -48,7 +48,7 @@ def verify(
         ``expect`` is not a fingerprint.
     """
     wanted = None if expect is None else _digits(expect)
-    named = home.version(ref, cache_dir=cache_dir)
+    named = homes.version(ref, cache_dir=cache_dir)
     path = Path(named.place)
     found = StoredDataset(path).verify(named, jobs=jobs, progress=progress)
     remarks, of_origin = origins.compare(path, found.fingerprint, cache_dir=cache_dir)
@@ -112,7 +112,7 @@ def verify_all(
     progress: Progress | bool | None = None,
 ) -> tuple[Verification, ...]:
     """Verify several datasets. Globs match datasets on this disk; ``everything`` takes all of them."""
-    found = home.versions(refs, everything=everything, cache_dir=cache_dir)
+    found = homes.versions(refs, everything=everything, cache_dir=cache_dir)
     if expect is not None and len(found) != 1:
         raise RldsError(f"One fingerprint cannot match {len(found)} datasets.", hint="--expect takes one ID")
     how = {"expect": expect, "jobs": jobs, "cache_dir": cache_dir, "progress": progress}

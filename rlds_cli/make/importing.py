@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from rlds_cli import archives, home
+from rlds_cli import archives, homes
 from rlds_cli.archives import Archive, Entry, Plan, ReaderName, plan_files, planner
 from rlds_cli.base import ids, settings
 from rlds_cli.base.files import bundles, child
@@ -30,7 +30,7 @@ from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.base.text import natural
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import InvalidArgument, InvalidId, NameTaken, RldsError, UnknownLayout, UnsafeArchive
-from rlds_cli.home import Home, exclusive
+from rlds_cli.homes import Home, exclusive
 from rlds_cli.look import choose_files, files_to_import
 from rlds_cli.make.convert import reading
 from rlds_cli.make.convert.archive import Conversion, check_plan, convert, identities
@@ -345,7 +345,7 @@ def import_files(
         )
         del planned  # it is large for millions of episodes, and the conversion makes its own
         with exclusive(place, id, tell):
-            if (there := home.path_of(id, where)) is not None:
+            if (there := homes.path_of(id, where)) is not None:
                 StoredDataset(there).check_not_written()
             if force or not _is_done(id, where, made_by, options, sources):  # another process may have held the lock
                 convert(work, place, jobs=jobs or 0, progress=tell)
@@ -396,7 +396,7 @@ def _is_done(
     sources: Sequence[Mapping[str, Any]],
 ) -> bool:
     """Return whether the same import was made before; raises NameTaken for another one."""
-    there = home.path_of(id, where)
+    there = homes.path_of(id, where)
     if there and not _same(Manifest.read(there), made_by, options, sources):
         raise NameTaken(
             f"{id} exists, made from other files, with other options or by another reader.",

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
 
-from rlds_cli import home
+from rlds_cli import homes
 from rlds_cli.base.array_types import Array
 from rlds_cli.base.media.mp4 import Extent
 from rlds_cli.base.settings import Settings
@@ -27,7 +27,7 @@ def is_made(t: Task, where: Settings) -> bool:
     NameTaken
         A dataset of this name exists that is something else.
     """
-    path = home.path_of(t.id, where)
+    path = homes.path_of(t.id, where)
     if path is None:
         return False
     m = Manifest.read(path)

@@ -13,7 +13,7 @@ from rlds_cli.base import settings
 from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import PreprocessError
-from rlds_cli.home import Home
+from rlds_cli.homes import Home
 from rlds_cli.preprocess import forms, job
 from rlds_cli.preprocess.calling import undisturbed
 from rlds_cli.preprocess.episodes import EpisodeRunner

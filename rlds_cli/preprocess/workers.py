@@ -36,7 +36,7 @@ from rlds_cli.base.progress import Event, Progress
 from rlds_cli.base.settings import cores
 from rlds_cli.base.workers import Executor, Lost, Processes, Workers
 from rlds_cli.errors import MissingPackage, PreprocessError, RldsError
-from rlds_cli.home import Home
+from rlds_cli.homes import Home
 from rlds_cli.preprocess import functions
 from rlds_cli.preprocess.functions import Function
 from rlds_cli.preprocess.task import Task

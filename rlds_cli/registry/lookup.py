@@ -63,7 +63,7 @@ class Entries(list[Entry]):
 
 
 def search(query: str = "", *, family: str | None = None, present: Sequence[DatasetId] = ()) -> Entries:
-    """Search the registry as `home.find` does, which says what ``query`` and ``family`` are.
+    """Search the registry as `homes.find` does, which says what ``query`` and ``family`` are.
 
     ``present`` are datasets on this disk, without variants. Those that the registry does not list follow its entries.
     """

@@ -19,7 +19,7 @@ from rlds_cli.base import ids
 from rlds_cli.base.files.locks import LockHeld, file_lock, flock
 from rlds_cli.base.progress import Event
 from rlds_cli.errors import NoPermission, RldsError
-from rlds_cli.home import Home, exclusive
+from rlds_cli.homes import Home, exclusive
 
 HOLDER = """
 import sys, time

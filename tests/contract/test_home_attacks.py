@@ -20,7 +20,7 @@ from rlds_cli import registry
 from rlds_cli.base import ids
 from rlds_cli.base.files import disk, publishing
 from rlds_cli.errors import DamagedDataset, DownloadFailed, NameTaken, NoPermission, RldsError
-from rlds_cli.home import Home, usage
+from rlds_cli.homes import Home, usage
 from rlds_cli.keep import gc, reencoding, removing
 from rlds_cli.make.downloads import download, request
 from rlds_cli.make.downloads.request import DownloadRequest

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import rlds_cli
-from rlds_cli import cli, create, home, preprocess
+from rlds_cli import cli, create, homes, preprocess
 from rlds_cli.base.refs import Ref
 from rlds_cli.errors import ArchiveError, DatasetNotFound, InvalidId, RldsError, UnknownDataset
 from rlds_cli.keep import pinning
@@ -28,13 +28,13 @@ def test_by_id_alias_case_and_path(monkeypatch: pytest.MonkeyPatch) -> None:
     path = make("roboset/dapg-expert/door_v2d-v1")
     variant = make("roboset/dapg-expert/door_v2d-v1@n")
     for ref in ("roboset/dapg-expert/door_v2d-v1", "ROBOSET/DAPG-expert/door_v2d-v1".replace("ROBOSET", "roboset")):
-        assert home.dataset(ref) == path
-    assert home.dataset("DAPG(expert)/door_v2d-v1") == path  # the source's own name
-    assert home.dataset("DAPG(expert)/door_v2d-v1@n") == variant
-    assert home.dataset(path) == path
+        assert homes.dataset(ref) == path
+    assert homes.dataset("DAPG(expert)/door_v2d-v1") == path  # the source's own name
+    assert homes.dataset("DAPG(expert)/door_v2d-v1@n") == variant
+    assert homes.dataset(path) == path
     monkeypatch.chdir(path.parent)
-    assert home.dataset(path.name) == path
-    assert str(home.id_of(variant)) == "roboset/dapg-expert/door_v2d-v1@n"
+    assert homes.dataset(path.name) == path
+    assert str(homes.id_of(variant)) == "roboset/dapg-expert/door_v2d-v1@n"
 
 
 @pytest.mark.parametrize(
@@ -57,9 +57,9 @@ def test_every_way_to_name_a_dataset_works_everywhere(id: str, refs: tuple[str, 
         assert preprocess.attempt(ref, "select_fields", name="t", args={"fields": "action"}).episode == 0
         assert checks.check(ref).id == report.summarise(ref).id == id and catalogue.card(ref).here.path == path
         assert f'"{id}"' in pinning.lock([ref], allow_unreproducible=True)
-        assert home.datasets([ref]) == (path,)
+        assert homes.datasets([ref]) == (path,)
     if "(" in refs[0]:
-        assert home.datasets(["dapg(*)/*"]) == (path, variant)
+        assert homes.datasets(["dapg(*)/*"]) == (path, variant)
 
 
 @pytest.mark.thorough
@@ -93,7 +93,7 @@ def test_what_no_or_more_than_one_dataset_is_called(ref: str) -> None:
 def test_what_is_not_here(ref: str, kind: type[Exception], hint: str | None) -> None:
     make("local/press")
     with pytest.raises(kind) as caught:
-        home.dataset(ref)
+        homes.dataset(ref)
     found = caught.value.hint  # type: ignore[attr-defined]
     assert hint is None or hint in str(found)
 
@@ -105,12 +105,12 @@ def test_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make("local/a", shared)  # hidden by the one in the own home
     c = make("local/c", shared)
     monkeypatch.setenv("RLDS_PATH", str(shared))
-    assert home.datasets(everything=True) == (a, b, c)
-    assert home.datasets(["local/*"]) == (a, b, c)
-    assert home.datasets(["local/c", "LOCAL/[ab]"]) == (c, a, b)
-    assert home.datasets() == ()
+    assert homes.datasets(everything=True) == (a, b, c)
+    assert homes.datasets(["local/*"]) == (a, b, c)
+    assert homes.datasets(["local/c", "LOCAL/[ab]"]) == (c, a, b)
+    assert homes.datasets() == ()
     with pytest.raises(DatasetNotFound, match=r'matches "d4rl/\*"'):
-        home.datasets(["local/a", "d4rl/*"])
+        homes.datasets(["local/a", "d4rl/*"])
 
 
 @pytest.mark.thorough
@@ -120,23 +120,23 @@ def test_datasets_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (tmp_path / "run.h5").write_bytes(b"x")
     (tmp_path / "local").mkdir()
     (tmp_path / "local/a").mkdir()  # an id comes before a file of its name
-    assert home.version_or_file("local/a") == (Ref(path), True)
-    assert home.version_or_file("./local/a") == (Ref(Path("local/a")), False)
-    assert home.version_or_file("run.h5") == (Ref(Path("run.h5")), False)
-    assert home.version_or_file("*.h5") == (Ref(Path("*.h5")), False)
-    assert home.version_or_file(path) == (Ref(path), True)
+    assert homes.version_or_file("local/a") == (Ref(path), True)
+    assert homes.version_or_file("./local/a") == (Ref(Path("local/a")), False)
+    assert homes.version_or_file("run.h5") == (Ref(Path("run.h5")), False)
+    assert homes.version_or_file("*.h5") == (Ref(Path("*.h5")), False)
+    assert homes.version_or_file(path) == (Ref(path), True)
     with pytest.raises(UnknownDataset, match="neither a file nor a known dataset"):
-        home.version_or_file("run.h6")
+        homes.version_or_file("run.h6")
     with pytest.raises(UnknownDataset, match="neither a file nor a known dataset"):
-        home.version_or_file("d4rl/hoper-medium-v2")
+        homes.version_or_file("d4rl/hoper-medium-v2")
     with pytest.raises(DatasetNotFound):
-        home.version_or_file("d4rl/hopper-medium-v2")
+        homes.version_or_file("d4rl/hopper-medium-v2")
 
 
 def test_a_zarr_group_of_others_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs/zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
-    assert home.version_or_file(tmp_path / "theirs") == (Ref(tmp_path / "theirs"), False)
+    assert homes.version_or_file(tmp_path / "theirs") == (Ref(tmp_path / "theirs"), False)
 
 
 # what people give instead of what is here
@@ -161,9 +161,9 @@ def test_addresses_are_answered_with_what_to_do(address: str, monkeypatch: pytes
     assert e.value.hint is not None
     calls: list[Callable[[], object]] = [
         lambda: rlds_cli.open_dataset(Path(address)),
-        lambda: home.dataset(address),
-        lambda: home.version_or_file(address),
-        lambda: home.datasets([address]),
+        lambda: homes.dataset(address),
+        lambda: homes.version_or_file(address),
+        lambda: homes.datasets([address]),
         lambda: import_files(address, "local/x"),
         lambda: import_files([address], "local/x"),
     ]

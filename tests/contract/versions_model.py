@@ -21,7 +21,7 @@ import rlds_cli
 from rlds_cli.base.files import publishing
 from rlds_cli.base.ids import parse
 from rlds_cli.dataset import Dataset
-from rlds_cli.home import Home
+from rlds_cli.homes import Home
 from rlds_cli.loader import Goals, Loader, ReturnToGo, Sequential, Shuffled, Slice, Transition
 from rlds_cli.store import Description, Work, finish
 from rlds_cli.ted import Chunk, EncodedFrames, EpisodeData, Field, Part, lay_out

@@ -11,7 +11,7 @@ from filelock import FileLock
 import rlds_cli
 from rlds_cli.cli import app
 from rlds_cli.dataset import Dataset
-from rlds_cli.home import usage
+from rlds_cli.homes import usage
 from rlds_cli.keep.gc import Collection, collect, find_garbage
 from rlds_cli.keep.removing import remove
 from rlds_cli.loader.storage import blocks

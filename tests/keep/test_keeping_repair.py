@@ -18,7 +18,7 @@ import rlds_cli
 from rlds_cli import preprocess, registry
 from rlds_cli.base import ids
 from rlds_cli.errors import DownloadFailed, WrongFingerprint, WrongHash
-from rlds_cli.home import Home
+from rlds_cli.homes import Home
 from rlds_cli.keep.repair import repair, repair_all
 from rlds_cli.keep.verification import verify
 from rlds_cli.make.importing import import_files

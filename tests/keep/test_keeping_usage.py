@@ -13,7 +13,7 @@ import rlds_cli
 from rlds_cli import create, preprocess
 from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.errors import DatasetNotFound, InvalidId, NoPermission
-from rlds_cli.home import usage
+from rlds_cli.homes import usage
 from rlds_cli.keep.removing import plan_removal, remove
 from rlds_cli.make.importing import import_files
 from rlds_cli.store import sharing

@@ -14,7 +14,7 @@ import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.dataset import Dataset
-from rlds_cli.home import usage
+from rlds_cli.homes import usage
 from rlds_cli.keep.compacting import compact
 from rlds_cli.keep.gc import collect, find_garbage
 from rlds_cli.keep.removing import remove

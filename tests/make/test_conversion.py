@@ -24,7 +24,7 @@ from rlds_cli import Dataset, open_dataset
 from rlds_cli.base import ids
 from rlds_cli.base.progress import Event, silent
 from rlds_cli.errors import ArchiveError, CorruptArchive, FrameError, NameTaken, NoSpace
-from rlds_cli.home import Home, exclusive
+from rlds_cli.homes import Home, exclusive
 from rlds_cli.make.importing import import_files
 from rlds_cli.ted import END_NAMES
 

@@ -21,7 +21,7 @@ from rlds_cli import registry
 from rlds_cli.base import ids
 from rlds_cli.base.subset import Subset
 from rlds_cli.errors import ArchiveError, DownloadFailed
-from rlds_cli.home import Home
+from rlds_cli.homes import Home
 from rlds_cli.keep import gc
 from rlds_cli.make.downloads import download, request
 from rlds_cli.make.downloads.request import DownloadRequest

@@ -17,7 +17,7 @@ from test_remote_store import assert_same, grown, large, other, same, store  # n
 
 import rlds_cli
 from rlds_cli import preprocess
-from rlds_cli.home import usage
+from rlds_cli.homes import usage
 from rlds_cli.keep import gc
 from rlds_cli.keep.verification import verify
 from rlds_cli.places.remote.presence import GROUP

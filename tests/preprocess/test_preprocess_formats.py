@@ -14,7 +14,7 @@ import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.base.files import publishing
 from rlds_cli.base.ids import parse
-from rlds_cli.home import Home
+from rlds_cli.homes import Home
 from rlds_cli.store import Description, Work, finish
 from rlds_cli.ted import EncodedFrames, EpisodeData, Field, lay_out
 

@@ -18,7 +18,7 @@ import pytest
 import rlds_cli
 from rlds_cli import preprocess
 from rlds_cli.errors import NameTaken, PreprocessError
-from rlds_cli.home import Home
+from rlds_cli.homes import Home
 from rlds_cli.keep import gc
 from rlds_cli.preprocess import shards
 from rlds_cli.preprocess.shards import is_running

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import rlds_cli
-from rlds_cli import home, registry
+from rlds_cli import homes, registry
 from rlds_cli.base import citing, ids
 from rlds_cli.errors import UnknownDataset
 from rlds_cli.registry import lookup, package
@@ -279,25 +279,25 @@ def test_a_glob_that_matches_nothing_suggests():
 
 
 def test_find():
-    found = [e.id for e in home.find("Hopper MEDIUM expert")]
+    found = [e.id for e in homes.find("Hopper MEDIUM expert")]
     assert "d4rl/hopper-medium-expert-v2" in found
     assert all("hopper" in id and "medium" in id and "expert" in id for id in found)
     assert found == [e.id for e in rlds_cli.find("hopper medium expert")]
-    assert [e.id for e in home.find("dapg(human) pen")] == ["roboset/dapg-human/pen_v2d-v1"]
-    assert {e.family for e in home.find("hopper", family="minari")} == {"minari"}
-    assert [e.id for e in home.find("sample/c*")] == ["sample/cartpole-minari"]
-    assert len(home.find()) == sum(map(len, lines_of().values()))
-    assert home.find("no such thing") == []
-    assert home.find(local=True) == []
+    assert [e.id for e in homes.find("dapg(human) pen")] == ["roboset/dapg-human/pen_v2d-v1"]
+    assert {e.family for e in homes.find("hopper", family="minari")} == {"minari"}
+    assert [e.id for e in homes.find("sample/c*")] == ["sample/cartpole-minari"]
+    assert len(homes.find()) == sum(map(len, lines_of().values()))
+    assert homes.find("no such thing") == []
+    assert homes.find(local=True) == []
     with pytest.raises(UnknownDataset, match="no family"):
-        home.find(family="d5rl")
+        homes.find(family="d5rl")
 
 
 def test_words_come_before_parts_of_words():
-    found = [e.id for e in home.find("sample")]
+    found = [e.id for e in homes.find("sample")]
     assert found[:3] == ["sample/cartpole-minari", "sample/mountaincar-robohive", "sample/pendulum-d4rl"]
     assert found[3:] and all("/sample" in id for id in found[3:])
-    names = [e.id for e in home.find("door")]
+    names = [e.id for e in homes.find("door")]
     whole = [bool(re.search(r"\bdoor\b", id.replace("_", " ").replace("-", " "))) for id in names]
     assert len(set(whole)) == 2
     assert sorted(whole, reverse=True) == whole
@@ -317,13 +317,13 @@ def test_find_sees_what_is_here(tmp_path, monkeypatch):
     rlds_cli.create("sample/pendulum-d4rl@small", [episode()])
     shared = tmp_path / "shared"
     rlds_cli.create("minari/lab/x-v0", [episode()], cache_dir=shared)
-    assert [e.id for e in home.find(local=True)] == ["sample/pendulum-d4rl", "local/Squeeze"]
+    assert [e.id for e in homes.find(local=True)] == ["sample/pendulum-d4rl", "local/Squeeze"]
     monkeypatch.setenv("RLDS_PATH", str(shared))
-    assert [e.id for e in home.find(local=True)] == ["sample/pendulum-d4rl", "local/Squeeze", "minari/lab/x-v0"]
-    assert [e.id for e in home.find("squeeze")] == ["local/Squeeze"]
-    assert [e.id for e in home.find(family="local")] == ["local/Squeeze"]
-    assert home.find("lab/x")[0].format == "minari"
-    assert [e.id for e in home.find(local=True, cache_dir=tmp_path / "empty")] == ["minari/lab/x-v0"]
+    assert [e.id for e in homes.find(local=True)] == ["sample/pendulum-d4rl", "local/Squeeze", "minari/lab/x-v0"]
+    assert [e.id for e in homes.find("squeeze")] == ["local/Squeeze"]
+    assert [e.id for e in homes.find(family="local")] == ["local/Squeeze"]
+    assert homes.find("lab/x")[0].format == "minari"
+    assert [e.id for e in homes.find(local=True, cache_dir=tmp_path / "empty")] == ["minari/lab/x-v0"]
 
 
 def test_references():
@@ -391,8 +391,8 @@ def test_reading_the_registry_imports_nothing_heavy():
     code = """
 import sys
 from rlds_cli import registry
-from rlds_cli import home
-home.find("hopper"); registry.families(); registry.match("d4rl/*")
+from rlds_cli import homes
+homes.find("hopper"); registry.families(); registry.match("d4rl/*")
 print(sorted({"numpy", "requests", "h5py", "zarr", "torch", "rich", "typer", "pandas"} & set(sys.modules)))
 """
     assert run(ROOT, code) == "[]"

@@ -28,7 +28,7 @@ from rlds_cli.cli import main
 from rlds_cli.cli.commands import app
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, DatasetNotFound
-from rlds_cli.home import usage
+from rlds_cli.homes import usage
 from rlds_cli.keep import removing
 from rlds_cli.keep.compacting import compact
 from rlds_cli.keep.reencoding import reencode

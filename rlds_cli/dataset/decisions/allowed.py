@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from rlds_cli import home
+from rlds_cli import homes
 from rlds_cli.base import ids
 from rlds_cli.dataset.fixed import OpenDataset
-from rlds_cli.home import Home
+from rlds_cli.homes import Home
 from rlds_cli.store import History
 
 
@@ -41,7 +41,7 @@ def allowed(ds: OpenDataset, where: Home) -> Allowed:
     elif ds.path.is_relative_to(where.root / "partial"):
         why = "These are files that are imported for as long as you look; rlds import makes a dataset of them."
     else:
-        why = _not_in_place(ds, home.is_published(id, derived=bool(ds.manifest.provenance)))
+        why = _not_in_place(ds, homes.is_published(id, derived=bool(ds.manifest.provenance)))
         return Allowed(decide=True, version=not why, why=why)
     return Allowed(decide=False, version=False, why=why)
 

@@ -29,7 +29,7 @@ from rlds_cli.dataset.decisions.allowed import Allowed, allowed
 from rlds_cli.dataset.decisions.decision import Decision, now
 from rlds_cli.dataset.fixed import OpenDataset
 from rlds_cli.errors import InvalidArgument, NameTaken, NoPermission
-from rlds_cli.home import Home, writing
+from rlds_cli.homes import Home, writing
 from rlds_cli.store import Store
 
 

@@ -17,7 +17,7 @@ from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.progress import Event, Progress, shown
 from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.home import Home, writing
+from rlds_cli.homes import Home, writing
 from rlds_cli.look.checks import ages, alignment, episodes, frames, source, values
 from rlds_cli.look.checks.findings import CheckReport, Finding, as_note, number, of_note, ranked
 from rlds_cli.look.checks.subject import Skipped, Subject

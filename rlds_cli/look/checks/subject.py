@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlds_cli import home
+from rlds_cli import homes
 from rlds_cli.base import text
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.citing import short
@@ -47,7 +47,7 @@ class Subject:
     @cached_property
     def entry(self) -> Entry | None:
         """The entry in the registry; None for a user's own data."""
-        return home.entry_of(self.ds.id)
+        return homes.entry_of(self.ds.id)
 
     @cached_property
     def max_episode_steps(self) -> int | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rlds_cli.base import ids, settings
 from rlds_cli.errors import ArchiveError
-from rlds_cli.home import Home, holds_dataset
+from rlds_cli.homes import Home, holds_dataset
 from rlds_cli.store import Manifest
 
 _MANIFEST, _VERSIONS = "zarr.json", "rlds.json"  # of a dataset, and of a place that one was pushed to

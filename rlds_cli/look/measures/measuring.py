@@ -23,7 +23,7 @@ from rlds_cli.base.text import plural, size_of
 from rlds_cli.base.workers import Processes, check_started, run_items
 from rlds_cli.dataset import Dataset, Rows
 from rlds_cli.errors import InvalidArgument, RldsError
-from rlds_cli.home import Home, writing
+from rlds_cli.homes import Home, writing
 from rlds_cli.look.measures import cameras, catalogue, results
 from rlds_cli.look.measures.blocks import Block
 from rlds_cli.look.measures.catalogue import Group

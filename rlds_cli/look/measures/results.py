@@ -30,7 +30,7 @@ from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files import sha256
 from rlds_cli.base.files.journal import Journal
 from rlds_cli.base.settings import StrPath
-from rlds_cli.home import Home
+from rlds_cli.homes import Home
 from rlds_cli.look.measures.vectors import Values
 from rlds_cli.store import Store
 

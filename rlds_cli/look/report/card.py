@@ -14,7 +14,7 @@ from functools import cache
 from html import escape
 from typing import TYPE_CHECKING
 
-from rlds_cli import home
+from rlds_cli import homes
 from rlds_cli.base import ids, visible
 from rlds_cli.base.citing import licence_identifier, link
 from rlds_cli.look.report.rendering import environment
@@ -104,7 +104,7 @@ def download_command(s_id: str, address: str | None) -> str:
 
 def citation(id: str) -> str | None:
     """Return how the authors of the source want it to be cited; None if the registry does not know."""
-    entry = home.entry_of(id)
+    entry = homes.entry_of(id)
     return entry.citation if entry else None
 
 

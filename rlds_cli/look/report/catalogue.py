@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlds_cli import home, registry
+from rlds_cli import homes, registry
 from rlds_cli.base import ids, refs, settings
 from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.base.ids import DatasetId
@@ -121,7 +121,7 @@ class Card:
 def overview(cache_dir: StrPath | None = None) -> Overview:
     """List families and homes, with the number and size of the datasets on this disk."""
     where = settings.read(cache_dir)
-    present = home.here(where)
+    present = homes.here(where)
     seen: set[tuple[int, int]] = set()
     taken = {path: size_on_disk(path, seen) for copies in present.values() for _, path in copies}
     known = {f.name: f for f in registry.families()}
@@ -144,7 +144,7 @@ def listing(
     closed: bool = False,
     cache_dir: StrPath | None = None,
 ) -> tuple[Row, ...]:
-    """List the datasets that match a query (see ``home.find``).
+    """List the datasets that match a query (see ``homes.find``).
 
     Datasets of closed sources are listed with ``closed``, or if they are on this disk. With ``local``, only datasets on
     this disk are listed, with their steps, episodes and bytes.
@@ -154,8 +154,8 @@ def listing(
     UnknownDataset
         There is no such family.
     """
-    present = home.here(settings.read(cache_dir))
-    found = home.find(query, family=family, local=local, present=present)
+    present = homes.here(settings.read(cache_dir))
+    found = homes.find(query, family=family, local=local, present=present)
     rows = [_row(e, present) for e in found if closed or e.status != "closed" or e.id.lower() in present]
     return tuple(replace(row, contents=_stored_rows(present[row.id.lower()])) if local else row for row in rows)
 
@@ -177,13 +177,13 @@ def card(ref: str | Dataset, cache_dir: StrPath | None = None) -> Card:
     named, where = refs.parse(ref), settings.read(cache_dir)
     ref = os.fspath(named.place)
     if ref.startswith(("/", ".", "~")):
-        copy = _copy(None, home.locate(ref, where), named)
+        copy = _copy(None, homes.locate(ref, where), named)
         return Card(copy.id, None, copy)
     entry = _entry(ref, where)
     base, _, variant = ref.strip().partition("@")
     id = ids.written(f"{entry.id if entry else base}{'@' + variant if variant else ''}")
     must = variant or entry is None or named.selector
-    path = home.locate(str(id), where) if must else home.path_of(id, where)
+    path = homes.locate(str(id), where) if must else homes.path_of(id, where)
     return Card(str(id), entry, _copy(str(id), path, named) if path else None, () if variant else _variants(id, where))
 
 
@@ -206,7 +206,7 @@ def fingerprint(ref: str, cache_dir: StrPath | None = None) -> str:
     """
     found = card(ref, cache_dir)
     if found.here is None or found.here.manifest is None:
-        return _manifest(home.locate(found.id, settings.read(cache_dir)), None)[1].fingerprint  # raises what is wrong
+        return _manifest(homes.locate(found.id, settings.read(cache_dir)), None)[1].fingerprint  # raises what is wrong
     return found.here.manifest.fingerprint
 
 
@@ -232,7 +232,7 @@ def citation(ref: str, cache_dir: StrPath | None = None) -> str:
 
 def nearest(query: str, cache_dir: StrPath | None = None) -> list[str]:
     """The ids, registered or on this disk, whose spelling is nearest to a query."""
-    return registry.suggest(query, among=_originals(home.here(settings.read(cache_dir)).values()))
+    return registry.suggest(query, among=_originals(homes.here(settings.read(cache_dir)).values()))
 
 
 def _is_dir(path: Path) -> bool:
@@ -248,7 +248,7 @@ def _title(family: str) -> str:
 
 
 def _home_row(root: Path, taken: dict[Path, int]) -> HomeRow:
-    inside = {id.base: path for id, path in home.Home(root).datasets()}
+    inside = {id.base: path for id, path in homes.Home(root).datasets()}
     size = sum(n for path, n in taken.items() if path.is_relative_to(root))
     return HomeRow(root, len(inside), size, os.access(root, os.W_OK))
 
@@ -279,7 +279,7 @@ def _stored_row(copy: Copy) -> StoredRow:
 
 def _entry(ref: str, where: Settings) -> Entry | None:
     """The entry of an id in the registry; None for a dataset that exists only on this disk."""
-    found, present = registry.known(ref), home.here(where)
+    found, present = registry.known(ref), homes.here(where)
     if found is not None or ref.strip().partition("@")[0].lower() in present:
         return found
     try:
@@ -315,5 +315,5 @@ def _manifest(path: Path, ref: Ref | None) -> tuple[Path, Manifest]:
 
 
 def _variants(id: DatasetId, where: Settings) -> tuple[str, ...]:
-    copies = home.here(where).get(str(id.base).lower(), ())
+    copies = homes.here(where).get(str(id.base).lower(), ())
     return tuple(dict.fromkeys(str(c) for c, _ in copies if c.variant))

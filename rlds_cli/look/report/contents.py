@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import home, registry
+from rlds_cli import homes, registry
 from rlds_cli.base import ids, settings
 from rlds_cli.base.files.sizes import size_on_disk
 from rlds_cli.base.ids import DatasetId
@@ -88,7 +88,7 @@ class HomeContents:
     def path_of(self, name: str) -> Path:
         """Return the directory of the dataset with an id; raises DatasetNotFound if there is none."""
         try:
-            path = home.path_of(ids.parse(name), settings.read(self._cache_dir))
+            path = homes.path_of(ids.parse(name), settings.read(self._cache_dir))
         except InvalidId:
             path = None
         if path is None:
@@ -103,7 +103,7 @@ class HomeContents:
 
     def _read(self, what: str, make: Callable[[DatasetId, Path], Any]) -> dict[str, Any]:
         found, seen = dict[str, Any](), set[tuple[str, Path]]()
-        for copies in home.here(settings.read(self._cache_dir)).values():
+        for copies in homes.here(settings.read(self._cache_dir)).values():
             for id, path in copies:
                 if str(id) in found:
                     continue  # in an earlier home

@@ -9,7 +9,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from rlds_cli import home, registry
+from rlds_cli import homes, registry
 from rlds_cli.base import settings
 from rlds_cli.base.files import disk
 from rlds_cli.base.settings import StrPath
@@ -82,7 +82,7 @@ def diagnose(*, cache_dir: StrPath | None = None) -> Diagnosis:
         home=where.home,
         free=free,
         links=disk.takes_links(where.home),
-        datasets=sum(len(found) for found in home.here(where).values()),
+        datasets=sum(len(found) for found in homes.here(where).values()),
         shared=where.search,
         offline=where.offline,
         problems=tuple(_problems(where, free)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from rlds_cli import home
+from rlds_cli import homes
 from rlds_cli.base import refs
 from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset, open_dataset, remote_address
@@ -49,5 +49,5 @@ def _dataset(ref: StrPath, cache_dir: StrPath | None) -> Dataset | None:
     """Open ``ref``; None if it names files."""
     if refs.is_address(ref) and remote_address(refs.parse(ref)) is not None:
         return open_dataset(ref, cache_dir=cache_dir)
-    target, is_dataset = home.version_or_file(os.fspath(ref), cache_dir=cache_dir)
+    target, is_dataset = homes.version_or_file(os.fspath(ref), cache_dir=cache_dir)
     return open_dataset(str(target), cache_dir=cache_dir) if is_dataset else None

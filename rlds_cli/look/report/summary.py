@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli import home, registry
+from rlds_cli import homes, registry
 from rlds_cli.base import subset, text, visible
 from rlds_cli.base.array_types import Array
 from rlds_cli.base.figures import number, shape
@@ -272,7 +272,7 @@ def _normalized(ds: Dataset, returns: Any) -> Distribution | None:
 
 def about(ds: Dataset) -> About:
     """Describe a dataset; a derived one has the description of its source."""
-    entry, facts, env = home.entry_of(ds.id), ds.manifest.facts, ds.manifest.env
+    entry, facts, env = homes.entry_of(ds.id), ds.manifest.facts, ds.manifest.env
     low: float | None = None
     high: float | None = None
     with suppress(RldsError):

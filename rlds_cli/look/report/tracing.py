@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from rlds_cli import home
+from rlds_cli import homes
 from rlds_cli.archives import ArchivedStep, ReaderName, check_name, look_up, planner
 from rlds_cli.archives.readers import ArchivedValue
 from rlds_cli.base import ids, settings
@@ -23,7 +23,7 @@ from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset, ReadAs, source_of_step
 from rlds_cli.dataset.provenance import TransitionSource
 from rlds_cli.errors import ReaderError, RldsError
-from rlds_cli.home import Home
+from rlds_cli.homes import Home
 from rlds_cli.store import encode_frames, open_store
 from rlds_cli.ted import CUT, FLAGS, TASK, TASK_AT, VIDEO
 
@@ -69,7 +69,7 @@ class Trace:
 
 
 def _opened(ref: StrPath, cache_dir: StrPath | None) -> Dataset:
-    named = home.version(ref, cache_dir=cache_dir)
+    named = homes.version(ref, cache_dir=cache_dir)
     return Dataset(open_store(Path(named.place), named))
 
 

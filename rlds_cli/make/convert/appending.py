@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli import home
+from rlds_cli import homes
 from rlds_cli.archives import Entry, ReaderName, is_beside
 from rlds_cli.base import ids, settings
 from rlds_cli.base.array_types import Array, BoolArray
@@ -23,7 +23,7 @@ from rlds_cli.base.refs import Ref
 from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset, Rows, Tasks, sources_for_another
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, ReaderError, UnknownLayout
-from rlds_cli.home import Home, exclusive
+from rlds_cli.homes import Home, exclusive
 from rlds_cli.look import choose_files
 from rlds_cli.make import importing
 from rlds_cli.make.convert import extending
@@ -330,7 +330,7 @@ def _appended(planned: AppendPlan, store: Store, made: Dataset | None) -> Append
 def _there(id: DatasetId, cache_dir: StrPath | None) -> Store | None:
     """Return the existing dataset; raises NameTaken if nothing can be appended to it."""
     where = settings.read(cache_dir)
-    found = home.path_of(id, where)
+    found = homes.path_of(id, where)
     if found is None:
         return None
     store = open_store(found)

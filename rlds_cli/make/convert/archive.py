@@ -29,7 +29,7 @@ from rlds_cli.base.media.mp4 import Extent
 from rlds_cli.base.progress import Progress
 from rlds_cli.base.subset import EVERYTHING, Subset
 from rlds_cli.errors import ArchiveError, FrameError, NoSpace, RldsError, UnsafeArchive
-from rlds_cli.home import Home
+from rlds_cli.homes import Home
 from rlds_cli.look import record_findings
 from rlds_cli.make.convert import reading
 from rlds_cli.make.convert.decoding import decoded_field, is_raw_frame

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rlds_cli import home
+from rlds_cli import homes
 from rlds_cli.base import ids, settings
 from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import safe as safe_files
@@ -30,7 +30,7 @@ from rlds_cli.base.text import is_below
 from rlds_cli.dataset import Dataset, known_spaces, open_dataset
 from rlds_cli.dataset.provenance import EpisodeOrigin
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, NameTaken, NoSpace
-from rlds_cli.home import Home, exclusive
+from rlds_cli.homes import Home, exclusive
 from rlds_cli.look import record_findings
 from rlds_cli.make.convert.cameras import Video
 from rlds_cli.make.convert.trajectories import Trajectory, trajectories
@@ -270,7 +270,7 @@ def rate(fps: float | None) -> dict[str, float]:
 
 def check_free(id: DatasetId, where: Settings, force: bool, how: str = "force=True") -> None:
     """Raise NameTaken if the id exists and is not replaced (``how`` does it), has tags, or is being written."""
-    found = home.path_of(id, where)
+    found = homes.path_of(id, where)
     if found and not force:
         raise NameTaken(f"{id} exists.", hint=f"another name, or {how} to replace it")
     if found:

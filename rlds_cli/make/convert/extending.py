@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rlds_cli import home
+from rlds_cli import homes
 from rlds_cli.base import ids
 from rlds_cli.base.progress import Progress
 from rlds_cli.base.text import plural
 from rlds_cli.dataset import Dataset, append_step
 from rlds_cli.errors import InvalidArgument, NameTaken
-from rlds_cli.home import Home
+from rlds_cli.homes import Home
 from rlds_cli.make.convert import merging
 from rlds_cli.store import History, Manifest, Store, seal
 
@@ -31,7 +31,7 @@ def check(store: Store, place: Home) -> None:
     """
     m = store.manifest
     hint = f"rlds append local/NAME FILES makes another; rlds merge {m.id} local/NAME --as local/ALL joins them"
-    if home.is_published(ids.parse(m.id), derived=bool(m.provenance)):
+    if homes.is_published(ids.parse(m.id), derived=bool(m.provenance)):
         raise NameTaken(f"{m.id} is a dataset of the registry, which is not changed in its place.", hint=hint)
     if store.path != place.dataset(ids.parse(m.id)):
         raise NameTaken(f"{m.id} lies in another home: {store.path}.", hint=hint)

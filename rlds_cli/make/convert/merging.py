@@ -23,7 +23,7 @@ from rlds_cli.base.settings import StrPath
 from rlds_cli.base.text import plural
 from rlds_cli.dataset import Dataset, Rows, Tasks, open_dataset, sources_for_another
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, UnknownField
-from rlds_cli.home import Home, exclusive
+from rlds_cli.homes import Home, exclusive
 from rlds_cli.look import record_findings
 from rlds_cli.make.convert.create import VideoSources, check_free, of_videos
 from rlds_cli.store import Description, History, JoinedMember, Store, StoredColumn, Work, finish, join, open_store

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rlds_cli import home
+from rlds_cli import homes
 from rlds_cli.base import ids, settings
 from rlds_cli.base.files import disk, trees
 from rlds_cli.base.files import safe as safe_files
@@ -23,7 +23,7 @@ from rlds_cli.base.progress import silent
 from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, RldsError
-from rlds_cli.home import Home, exclusive
+from rlds_cli.homes import Home, exclusive
 from rlds_cli.make.convert.create import CODECS, EpisodeReader
 from rlds_cli.make.convert.open_episode import Committed, OpenEpisode, of_each
 from rlds_cli.make.convert.trajectories import Trajectory, TrajectoryStream, completed, trajectories
@@ -166,7 +166,7 @@ class Writer:
         self._asked = self._answered = 0  # calls that wait until everything is committed
         self._ended = self._done = False
         self._count = 0  # episodes that were read
-        found = home.path_of(self._id, where)
+        found = homes.path_of(self._id, where)
         if found is not None or fields:
             self._start(found)
         self._thread = threading.Thread(target=self._commit_on_time, daemon=True, name=f"writer of {ref}")

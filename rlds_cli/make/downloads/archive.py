@@ -20,7 +20,7 @@ from rlds_cli.base.settings import Settings
 from rlds_cli.base.subset import Subset
 from rlds_cli.base.text import natural
 from rlds_cli.errors import CorruptArchive, DownloadFailed, Offline, ReaderError
-from rlds_cli.home import Home
+from rlds_cli.homes import Home
 from rlds_cli.make.downloads import listing
 from rlds_cli.make.downloads.fetch import fetching, planning
 from rlds_cli.make.downloads.fetch.fetching import Fetched

@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlds_cli import home, registry
+from rlds_cli import homes, registry
 from rlds_cli.base import ids, refs, text
 from rlds_cli.base.files import disk, trees
 from rlds_cli.base.files import safe as safe_files
@@ -24,7 +24,7 @@ from rlds_cli.errors import (
     Offline,
     TransferError,
 )
-from rlds_cli.home import Home
+from rlds_cli.homes import Home
 from rlds_cli.make.downloads.meant import Here, Pushed, ToMake, existing, meant
 from rlds_cli.make.downloads.request import DownloadRequest, Encoding, bytes_left, credentials_asked, recorded
 from rlds_cli.registry import Entry
@@ -81,7 +81,7 @@ class Deliveries:
         """Return what an interruption has left: ids of datasets that are made, and bytes of work on others by id."""
         place = Home(self.home)
         wanted = [ids.parse(d.id) for d in self.datasets if d.here is None]
-        made = [id for id in wanted if home.is_dataset(place.dataset(id))]
+        made = [id for id in wanted if homes.is_dataset(place.dataset(id))]
         left = {str(id): bytes_left(id, place) for id in wanted if id not in made}
         return [str(id) for id in made], {id: size for id, size in left.items() if size}
 
@@ -222,7 +222,7 @@ def deliver(
             return open_dataset(_pull(what, progress))
         case Here():
             return open_dataset(what.path)
-    from rlds_cli.home import exclusive
+    from rlds_cli.homes import exclusive
     from rlds_cli.make.downloads import archive
 
     id, place, transfer = what.id, Home(where.home), planned.transfer if planned else None

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlds_cli import home, registry
+from rlds_cli import homes, registry
 from rlds_cli.base import ids, refs, settings, subset
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.settings import Settings
 from rlds_cli.base.subset import Subset
 from rlds_cli.errors import DatasetNotFound, DownloadFailed, InvalidArgument, InvalidId, NameTaken, RldsError
-from rlds_cli.home import Home
+from rlds_cli.homes import Home
 from rlds_cli.make.downloads.request import DownloadRequest
 from rlds_cli.places import Address
 from rlds_cli.registry import Entry
@@ -87,7 +87,7 @@ def meant(request: DownloadRequest) -> Pushed | Here | ToMake:
 
 def existing(id: DatasetId, request: DownloadRequest, where: Settings) -> Path | None:
     """Return the directory of a dataset that is in a home; raises NameTaken if it is not what the request wants."""
-    found = home.path_of(id, where)
+    found = homes.path_of(id, where)
     if found and request.portion:
         there = Manifest.read(found).options.get("portion") or {}
         if Subset.from_facts(there) != request.portion:
@@ -121,7 +121,7 @@ def _with_line(request: DownloadRequest) -> DownloadRequest:
     _check_id(request)
     from rlds_cli.make.downloads import urls
 
-    here = None if request.as_ is None else home.path_of(ids.parse(request.as_), request.where)
+    here = None if request.as_ is None else homes.path_of(ids.parse(request.as_), request.where)
     return urls.as_archive(request, request.where, here=here) or request
 
 
@@ -156,7 +156,7 @@ def _check_options(request: DownloadRequest) -> None:
 
 def _id_of(ref: str, request: DownloadRequest, where: Settings) -> DatasetId:
     """Return the id that a reference stands for, with the variant that the request asks for."""
-    id, variant = home.meant(ref, where), request.variant
+    id, variant = homes.meant(ref, where), request.variant
     if variant and id.variant not in (None, variant):
         asked = f"--frames {request.frames}" if not request.portion else str(request.portion)
         raise InvalidId(f"{id} is a variant; {asked} is of {id.base}.", hint=f"rlds download {id.base}")

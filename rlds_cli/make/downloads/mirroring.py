@@ -28,7 +28,7 @@ from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.progress import Event, Progress, shown
 from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.errors import ArchiveError, RldsError, TransferError, UploadFailed
-from rlds_cli.home import Home, exclusive
+from rlds_cli.homes import Home, exclusive
 from rlds_cli.make.downloads.again import RegisteredArchive
 from rlds_cli.make.downloads.fetch.planning import FetchStep
 from rlds_cli.places import (

@@ -24,7 +24,7 @@ from rlds_cli.errors import (
     TransferError,
     UnsafeArchive,
 )
-from rlds_cli.home import Home
+from rlds_cli.homes import Home
 from rlds_cli.make.downloads import listing
 from rlds_cli.make.downloads.archive import source_of
 from rlds_cli.make.downloads.fetch import fetching, planning

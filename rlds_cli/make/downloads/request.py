@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from rlds_cli import home
+from rlds_cli import homes
 from rlds_cli.base import ids, refs, settings, visible
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
@@ -24,7 +24,7 @@ from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.base.subset import EVERYTHING, Subset
 from rlds_cli.errors import ArchiveError, DownloadFailed, InvalidId, NoPermission, RldsError, TransferError
-from rlds_cli.home import Home
+from rlds_cli.homes import Home
 from rlds_cli.places import Address, FileDownload, RemoteFile
 from rlds_cli.registry import File, problems
 
@@ -82,7 +82,7 @@ class DownloadRequest:
         return tuple(
             replace(request, cache_dir=cache_dir, offline=offline)
             for id, request in wanted.items()
-            if request and (request.force or home.path_of(id, where) is None) and not _busy(place, id)
+            if request and (request.force or homes.path_of(id, where) is None) and not _busy(place, id)
         )
 
 

@@ -12,7 +12,7 @@ from rlds_cli.base.files import disk
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import InvalidArgument
-from rlds_cli.home import Home
+from rlds_cli.homes import Home
 from rlds_cli.places.remote import content, decoding, finding
 from rlds_cli.places.remote.cache import TIMEOUT, BlockFiles
 from rlds_cli.places.remote.content import Connection, Pinned, RemoteContent

@@ -13,7 +13,7 @@ from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, Offline, RldsError
-from rlds_cli.home import Home
+from rlds_cli.homes import Home
 from rlds_cli.places.remote import leases
 from rlds_cli.places.remote.content import DATASET, INDEX, Connection, Pinned
 from rlds_cli.places.remote.fetching import TransferStats

@@ -19,13 +19,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from rlds_cli import home
+from rlds_cli import homes
 from rlds_cli.base import ids
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.errors import InvalidId, NoPermission, RldsError
-from rlds_cli.home import Home
+from rlds_cli.homes import Home
 from rlds_cli.places.sources.addresses import Address
 from rlds_cli.store import Manifest, StoredDataset, open_store
 
@@ -72,12 +72,12 @@ class Origins:
             address = Address.parse(ref)
         except InvalidId:
             return None
-        if address.scheme == "file" and home.is_dataset(address.directory):
+        if address.scheme == "file" and homes.is_dataset(address.directory):
             return None
         for root in where.homes:
             for of in cls._in(Home(root)):
                 for origin in of._read():
-                    if origin.address != str(address) or not home.is_dataset(of.directory):
+                    if origin.address != str(address) or not homes.is_dataset(of.directory):
                         continue
                     with suppress(RldsError):
                         right = address.tag is None and address.matches(origin.fingerprint) and of._is_about(origin)

@@ -29,7 +29,7 @@ from rlds_cli.base.files.hashing import short
 from rlds_cli.base.files.locks import file_lock
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, WrongFingerprint
-from rlds_cli.home import Home
+from rlds_cli.homes import Home
 from rlds_cli.places.remote import grounds, leases
 from rlds_cli.places.remote.access import MEMORY, AccessOptions, parse_size
 from rlds_cli.places.remote.cache import TIMEOUT, BlockFiles

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlds_cli import home
+from rlds_cli import homes
 from rlds_cli.base import ids
 from rlds_cli.base.files import disk, publishing, trees
 from rlds_cli.base.files import safe as safe_files
@@ -31,7 +31,7 @@ from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.progress import Event, Progress, silent
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import DamagedDataset, InvalidId, NameTaken, WrongFingerprint
-from rlds_cli.home import Home, exclusive
+from rlds_cli.homes import Home, exclusive
 from rlds_cli.places.remote import completing, plain
 from rlds_cli.places.remote.blocks import GROUP, GroupHashes, groups_of
 from rlds_cli.places.remote.fetching import TransferStats
@@ -92,7 +92,7 @@ class Pull:
             else:
                 files, size = len(there.objects), there.size
         id = self._id_of(there)
-        here = home.path_of(id, self.where)
+        here = homes.path_of(id, self.where)
         return Found(files, size, id, here if here is not None and _has(here, there) else None)
 
     def run(
@@ -134,7 +134,7 @@ class Pull:
             if not (is_private(str(address)) or address.scheme != "http" or address.pin or expect):
                 progress(Event(str(id), "note", note=f"{address} is plain HTTP, where others could alter it: {_PIN}"))
             with exclusive(place, id, progress):
-                here = home.path_of(id, self.where)
+                here = homes.path_of(id, self.where)
                 if here is not None and _has(here, there) and not force:
                     _check_wanted(address, StoredDataset(here).fingerprint(), expect)
                     _record(address, there, here)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from rlds_cli.base.faces import lazy
 
 if TYPE_CHECKING:
-    from rlds_cli.home.homes import Home, is_dataset, path_of
-    from rlds_cli.home.locating import (
+    from rlds_cli.homes.homes import Home, is_dataset, path_of
+    from rlds_cli.homes.locating import (
         dataset,
         datasets,
         entry_of,
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
         version_or_file,
         versions,
     )
-    from rlds_cli.home.locks import exclusive, writing
-    from rlds_cli.home.measuring import usage
+    from rlds_cli.homes.locks import exclusive, writing
+    from rlds_cli.homes.measuring import usage
 
 __all__ = [
     "Home",

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from rlds_cli import home as homes
+from rlds_cli import homes
 from rlds_cli.base import ids, settings
 from rlds_cli.errors import DatasetNotFound, InvalidId
-from rlds_cli.home import Home
+from rlds_cli.homes import Home
 
 
 def put(root: Path, text: str) -> Path:

@@ -13,7 +13,7 @@ from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.refs import Ref
 from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidId, RldsError, UnknownDataset
-from rlds_cli.home.homes import Home, is_dataset, path_of
+from rlds_cli.homes.homes import Home, is_dataset, path_of
 from rlds_cli.registry import Entry
 
 

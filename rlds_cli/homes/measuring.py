@@ -16,8 +16,8 @@ from rlds_cli.base.files.sizes import Files, Inode, add_new, files_of, size_on_d
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import DamagedDataset, DatasetNotFound
-from rlds_cli.home import locating
-from rlds_cli.home.homes import Home
+from rlds_cli.homes import locating
+from rlds_cli.homes.homes import Home
 from rlds_cli.store import History
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from rlds_cli.base.files.locks import LockHeld, file_lock
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.progress import Event, Progress
 from rlds_cli.errors import NameTaken, NoPermission, NoSpace, RldsError
-from rlds_cli.home.homes import Home
+from rlds_cli.homes.homes import Home
 
 _OTHER = "another home: --home DIR"
 _FILE_SYSTEM = (errno.EIO, errno.ESTALE, errno.ELOOP, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP)
