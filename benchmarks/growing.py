@@ -76,7 +76,7 @@ def sparse(id: str, episodes: int, *, length: int = LENGTH, commits: int = 1, nu
     """
     path = Home(HOME).dataset(ids.parse(id))
     if path.exists():
-        return open_dataset(id, cache_dir=HOME)
+        return open_dataset(id, home=HOME)
     work = path.with_name(f"{path.name}.unfinished")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
@@ -111,7 +111,7 @@ def sparse(id: str, episodes: int, *, length: int = LENGTH, commits: int = 1, nu
             last = replace(last, number=k, rows=n * (length + 1), **counts, **steps)
             log.write(last.packed())
     work.rename(path)
-    return open_dataset(id, cache_dir=HOME)
+    return open_dataset(id, home=HOME)
 
 
 def noise(f: Field, rows: int) -> bytes:
@@ -195,7 +195,7 @@ def appending(results: Results) -> None:
     given = [episode(k) for k in range(many)]
     parts = [laid_out(k) for k in range(many)]
     bare = Bare("bare")
-    with rlds_cli.writer(fresh("local/appended"), fields=FIELDS, cache_dir=HOME) as w:
+    with rlds_cli.writer(fresh("local/appended"), fields=FIELDS, home=HOME) as w:
         w.add_episodes(given[:few])
         w.commit()
         syncs = [1]
@@ -235,7 +235,7 @@ def steps(results: Results) -> None:
     """``add`` of one step, and what other buffers take for it."""
     count = 100 * LENGTH
     e = episode(0)
-    with rlds_cli.writer(fresh("local/stepped"), fields=FIELDS, cache_dir=HOME) as w:
+    with rlds_cli.writer(fresh("local/stepped"), fields=FIELDS, home=HOME) as w:
 
         def ours() -> None:
             for t in range(count):
@@ -359,7 +359,7 @@ def sizes(results: Results) -> None:
     for name, count in (("1e5", 500), ("1e8", 500_000)):
         fresh(f"local/appended-to-{name}")
         sparse(f"local/appended-to-{name}", count)
-        writers[name] = rlds_cli.writer(f"local/appended-to-{name}", cache_dir=HOME)
+        writers[name] = rlds_cli.writer(f"local/appended-to-{name}", home=HOME)
 
     def each(w: Any) -> None:
         for e in given:
@@ -386,10 +386,10 @@ def writer_memory(results: Results) -> None:
 
 def recording() -> None:
     e = episode(0, 1000)
-    with rlds_cli.writer(fresh("local/warm"), fields=FIELDS, cache_dir=HOME) as w:
+    with rlds_cli.writer(fresh("local/warm"), fields=FIELDS, home=HOME) as w:
         w.add_episodes([e])
     before, most = memory("RssAnon"), 0.0
-    with rlds_cli.writer(fresh("local/recorded"), fields=FIELDS, cache_dir=HOME) as w:
+    with rlds_cli.writer(fresh("local/recorded"), fields=FIELDS, home=HOME) as w:
         for t in range(300_000):
             k, last = t % 1000, t % 1000 == 999
             after = e["observation"][1000] if last else None
@@ -410,7 +410,7 @@ def visible(results: Results) -> None:
     fresh("local/seen")
     with child("committing") as process:
         ready = told(process)
-        ds = open_dataset("local/seen", cache_dir=HOME)
+        ds = open_dataset("local/seen", home=HOME)
         assert ready and process.stdin is not None
         for what in ("commit", "end"):
             late = []
@@ -430,7 +430,7 @@ def visible(results: Results) -> None:
 
 
 def committing() -> None:
-    with rlds_cli.writer("local/seen", fields=FIELDS, cache_dir=HOME) as w:
+    with rlds_cli.writer("local/seen", fields=FIELDS, home=HOME) as w:
         w.add_episodes([episode(0)])
         w.commit()
         print(json.dumps(True), flush=True)
@@ -447,8 +447,7 @@ def opening(results: Results) -> None:
         fresh(f"local/versions-{commits}")
         sparse(f"local/versions-{commits}", 100_000, length=4, commits=commits)
     ways = {
-        str(n): lambda n=n: timed(lambda: len(open_dataset(f"local/versions-{n}", cache_dir=HOME)))
-        for n in (10, 100_000)
+        str(n): lambda n=n: timed(lambda: len(open_dataset(f"local/versions-{n}", home=HOME))) for n in (10, 100_000)
     }
     took = turns(ways, 15)
     for name, seconds in took.items():
@@ -462,12 +461,12 @@ def sampling(results: Results) -> None:
     from rlds_cli.loader import Loader, Slice
 
     fresh("local/arriving")
-    with rlds_cli.writer("local/arriving", fields=FIELDS, cache_dir=HOME) as w:
+    with rlds_cli.writer("local/arriving", fields=FIELDS, home=HOME) as w:
         w.add_episodes(episode(k) for k in range(5_000))
     with child("arriving") as process:
         told(process)
         for name, size, options in (("256 transitions", 256, {}), ("32 slices of 64", 32, {"window": Slice(64)})):
-            ds = open_dataset("local/arriving", cache_dir=HOME)
+            ds = open_dataset("local/arriving", home=HOME)
             frozen = iter(Loader(ds, size, **options))
             live = iter(Loader(ds, size, live=True, **options))
             next(frozen), next(live)
@@ -495,7 +494,7 @@ def rate(batches: Iterator[Any], seconds: float = 0.7) -> float:
 def arriving() -> None:
     """Fifty episodes of 200 steps a second, step by step."""
     e = episode(0)
-    with rlds_cli.writer("local/arriving", cache_dir=HOME) as w:
+    with rlds_cli.writer("local/arriving", home=HOME) as w:
         print(json.dumps(True), flush=True)
         while True:
             start = time.monotonic()
@@ -513,7 +512,7 @@ def mixing(results: Results) -> None:
 
     members = {}
     for name in ("offline", "online"):
-        with rlds_cli.writer(fresh(f"local/mixed-{name}"), fields=FIELDS, cache_dir=HOME) as w:
+        with rlds_cli.writer(fresh(f"local/mixed-{name}"), fields=FIELDS, home=HOME) as w:
             w.add_episodes(episode(k) for k in range(500))
         members[name] = w.dataset()
     batches = iter(Loader(Mixture(members, {"offline": 1, "online": 1}), 256, live=True))

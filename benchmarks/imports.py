@@ -107,7 +107,7 @@ def made(name: str, make: Callable[[Path, int], None], size: int) -> Path:
 
 
 def rlds(archive: Path) -> None:
-    imported(archive, "local/x", cache_dir=OUT / "home", force=True)
+    imported(archive, "local/x", home=OUT / "home", force=True)
 
 
 def written(name: str, values: np.ndarray[Any, Any], hashed: bool = False) -> None:

@@ -58,7 +58,7 @@ def minari(work: Path) -> None:
         theirs = MinariExperienceReplay(
             "cartpole/medium-v0", batch_size=1, root=work / "torchrl", load_from_local_minari=True
         )[:]
-    ours = rlds_cli.download("sample/cartpole-minari", cache_dir=work / "rlds")
+    ours = rlds_cli.download("sample/cartpole-minari", home=work / "rlds")
     with h5py.File(SAMPLES / "cartpole-minari/data/main_data.hdf5") as f:
         rewards = sum(float(f[e]["rewards"][:].sum()) for e in f)
         size = sum(float(np.abs(f[e]["observations"][:-1], dtype=np.float64).sum()) for e in f)
@@ -77,7 +77,7 @@ def d4rl(work: Path) -> None:
     file = SAMPLES / "pendulum-d4rl.hdf5"
     with mock.patch.dict(module.D4RL_DATASETS, {"pendulum": file.as_uri()}):
         theirs = D4RLExperienceReplay("pendulum", batch_size=1, root=work / "torchrl", direct_download=True)[:]
-    ours = rlds_cli.download("sample/pendulum-d4rl", cache_dir=work / "rlds")
+    ours = rlds_cli.download("sample/pendulum-d4rl", home=work / "rlds")
     with h5py.File(file) as f:
         rows, final = len(f["actions"]), f["next_observations"][199]
     say("steps", truth=rows, torchrl=len(theirs), rlds=ours.num_steps)
@@ -110,7 +110,7 @@ def roboset(work: Path) -> None:
                     g["env_infos/solved"] = np.zeros(length, bool)
         with mock.patch.object(RobosetExperienceReplay, "available_datasets", [name]):
             theirs = RobosetExperienceReplay(name, batch_size=1, root=work / "torchrl")[:]
-        ours = import_files(sorted(hub.rglob("*.h5")), "local/door", cache_dir=work / "rlds")
+        ours = import_files(sorted(hub.rglob("*.h5")), "local/door", home=work / "rlds")
     numbers = theirs["episode"].numpy()
     say("trajectories", truth=8, torchrl=1 + np.count_nonzero(np.diff(numbers)), rlds=ours.num_episodes)
     last = np.flatnonzero(np.diff(numbers))[0]
@@ -136,7 +136,7 @@ def vd4rl(work: Path) -> None:
             np.savez(f, image=image, action=action, reward=action[:, 0], discount=np.ones(rows, np.float32), **flags)
         with mock.patch.object(VD4RLExperienceReplay, "available_datasets", [name]):
             theirs = VD4RLExperienceReplay(name, batch_size=1, root=work / "torchrl", totensor=False)._storage[:]
-        ours = import_files([*hub.rglob("*.npz")], "local/walker", cache_dir=work / "rlds")
+        ours = import_files([*hub.rglob("*.npz")], "local/walker", home=work / "rlds")
     say("steps", truth=rows - 1, torchrl=len(theirs), rlds=ours.num_steps)
     pixels = next(n for n in ours.schema if n.startswith("observation"))
     after = ours[2]["next"]
@@ -165,10 +165,10 @@ def gen_dgrl(work: Path) -> None:
     ):
         link = ("", pickled.name, "")
         theirs = replay._unpack_category_file(str(work), clear_archive=False, category_name="1M_E", link=link)
-    ours = import_files(plain, "local/bigfish", cache_dir=work / "rlds")
+    ours = import_files(plain, "local/bigfish", home=work / "rlds")
     say("steps, where the category promises 15", truth=sum(steps), torchrl=len(theirs), rlds=ours.num_steps)
     try:
-        refused = import_files(pickled, "local/pickled", cache_dir=work / "rlds").id
+        refused = import_files(pickled, "local/pickled", home=work / "rlds").id
     except RldsError as e:
         refused = type(e).__name__
     say("pickled members", truth="may run code", torchrl="unpickled", rlds=refused)

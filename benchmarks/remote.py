@@ -306,7 +306,7 @@ def fetched(url: str, address: str, sha256: str, below: str) -> dict[str, Any]:
 def pushed(url: str, to: str) -> dict[str, Any]:
     """The push of 1 GB to a directory."""
     start = time.perf_counter()
-    rlds_cli.push("local/gigabyte", to, pages=False, cache_dir=remote_data.HOME)
+    rlds_cli.push("local/gigabyte", to, pages=False, home=remote_data.HOME)
     return {"seconds": time.perf_counter() - start}
 
 

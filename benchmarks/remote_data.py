@@ -58,7 +58,7 @@ def to_jpeg(episode: dict[str, Any]) -> dict[str, Any]:
 def frames() -> Path:
     """The same images as JPEG."""
     images()
-    found = rlds_cli.preprocess.run("local/images", to_jpeg, "jpeg", cache_dir=HOME)
+    found = rlds_cli.preprocess.run("local/images", to_jpeg, "jpeg", home=HOME)
     _push(found.id, "frames")
     return found.path
 
@@ -84,7 +84,7 @@ def pushed(name: str, observations: Callable[[int, Any], Any], episodes: int, le
 def created(name: str, observations: Callable[[int, Any], Any], episodes: int, length: int) -> rlds_cli.Dataset:
     """Open a dataset of the home, which is made where it is not there."""
     try:
-        return rlds_cli.open_dataset(f"local/{name}", cache_dir=HOME)
+        return rlds_cli.open_dataset(f"local/{name}", home=HOME)
     except DatasetNotFound:
         rng = np.random.default_rng(0)
         return rlds_cli.create(
@@ -97,14 +97,14 @@ def created(name: str, observations: Callable[[int, Any], Any], episodes: int, l
                 }
                 for k in range(episodes)
             ),
-            cache_dir=HOME,
+            home=HOME,
         )
 
 
 def _push(id: str, name: str) -> None:
     to = SERVED / BUCKET / name
     if not _is_whole(to):
-        rlds_cli.push(id, to, cache_dir=HOME)
+        rlds_cli.push(id, to, home=HOME)
         shutil.rmtree(HOME / "origins", ignore_errors=True)  # the address shall not lead back to this home
 
 

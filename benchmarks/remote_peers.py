@@ -42,7 +42,7 @@ def neighbours(batches: list[Any]) -> float:
 
 def samples() -> Iterator[tuple[int, Any]]:
     """The windows, with their numbers."""
-    column = rlds_cli.open_dataset("local/windows", cache_dir=HOME).column("observation")
+    column = rlds_cli.open_dataset("local/windows", home=HOME).column("observation")
     for k in range(EPISODES):
         rows = column[k * (LENGTH + 1) : (k + 1) * (LENGTH + 1) - 1]
         for j, window in enumerate(rows.reshape(-1, WINDOW * WIDTH)):
@@ -93,7 +93,7 @@ def litdata(url: str) -> Iterator[Any]:
     plain_http(obstore.store)
     options = {"endpoint_url": url, "aws_access_key_id": "x", "aws_secret_access_key": "y", "region_name": "us-east-1"}
     yield None
-    data = ld.StreamingDataset("s3://b/litdata/", shuffle=True, storage_options=options, cache_dir=str(FAR / "litdata"))
+    data = ld.StreamingDataset("s3://b/litdata/", shuffle=True, storage_options=options, home=str(FAR / "litdata"))
     for batch in ld.StreamingDataLoader(data, batch_size=BATCH, num_workers=0, shuffle=True):
         yield batch["number"]
 

@@ -46,9 +46,9 @@ PEER = {"s3": "boto3, the same files in parts", "hub": "huggingface_hub, upload_
 def steps() -> Dataset:
     """Four million steps like those of D4RL's locomotion, 390 MiB."""
     try:
-        return open_dataset(ID, cache_dir=HOME)
+        return open_dataset(ID, home=HOME)
     except DatasetNotFound:
-        return rlds_cli.create(ID, made(), cache_dir=HOME)
+        return rlds_cli.create(ID, made(), home=HOME)
 
 
 def made() -> Iterator[dict[str, Any]]:
@@ -97,28 +97,28 @@ def work(kind: str, *arguments: str) -> None:
 
 
 def copying() -> Callable[[], object]:
-    path = open_dataset(ID, cache_dir=HOME).path
+    path = open_dataset(ID, home=HOME).path
     return lambda: copy(path, OUT / "copy")
 
 
 def exporting(to: str, verify: str) -> Callable[[], object]:
-    ds = open_dataset(ID, cache_dir=HOME)
+    ds = open_dataset(ID, home=HOME)
     return lambda: rlds_cli.export(ds, to, OUT / to, lossy=True, verify=verify == "verify")
 
 
 def pushing(to: str) -> Callable[[], object]:
-    return lambda: rlds_cli.push(ID, to, pages=False, cache_dir=HOME)
+    return lambda: rlds_cli.push(ID, to, pages=False, home=HOME)
 
 
 def pulling(address: str) -> Callable[[], object]:
-    return lambda: rlds_cli.download(address, as_="local/copy", cache_dir=OUT / "home")
+    return lambda: rlds_cli.download(address, as_="local/copy", home=OUT / "home")
 
 
 def to_s3(bucket: str) -> Callable[[], object]:
     """Send the files of the dataset one after the other, in parts, as the command line of AWS does."""
     import boto3
 
-    path = open_dataset(ID, cache_dir=HOME).path
+    path = open_dataset(ID, home=HOME).path
     client = boto3.client("s3")
 
     def act() -> None:
@@ -131,7 +131,7 @@ def to_s3(bucket: str) -> Callable[[], object]:
 def to_hub(repository: str) -> Callable[[], object]:
     from huggingface_hub import HfApi
 
-    path = open_dataset(ID, cache_dir=HOME).path
+    path = open_dataset(ID, home=HOME).path
     files = OUT / "folder"
     shutil.copytree(path, files)  # it keeps notes in the folder
     api = HfApi()

@@ -116,7 +116,7 @@ def appending(home: Path, file: str) -> float:
     shutil.rmtree(home / "appended", ignore_errors=True)
     start = time.process_time()
     with here():
-        rlds_cli.append("local/appended", file, cache_dir=home / "appended", progress=False)
+        rlds_cli.append("local/appended", file, home=home / "appended", progress=False)
     return time.process_time() - start
 
 
@@ -127,7 +127,7 @@ def recording(home: Path, is_short: bool, count: int) -> float:
     episodes = [*(short(count) if is_short else moving(0, count))]
     shutil.rmtree(home / "appended", ignore_errors=True)
     start = time.process_time()
-    with rlds_cli.writer("local/appended", durable=False, cache_dir=home / "appended") as writer:
+    with rlds_cli.writer("local/appended", durable=False, home=home / "appended") as writer:
         writer.add_episodes(episodes)
     return time.process_time() - start
 

@@ -139,7 +139,7 @@ def rows_of(name: str, place: Path, videos: int, frames: int, results: Results) 
         {"observation": {"camera": rlds_cli.Video(f)}, "action": np.arange(frames) + k * frames, "next": {}}
         for k, f in enumerate(files)
     ]
-    ds = rlds_cli.create("local/video", episodes, cache_dir=place / "home", force=True)
+    ds = rlds_cli.create("local/video", episodes, home=place / "home", force=True)
     try:
         peer: Torchcodec | None = Torchcodec(files, frames)
     except (ImportError, OSError, RuntimeError):

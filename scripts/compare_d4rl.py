@@ -92,10 +92,10 @@ def table(found: Mapping[str, list[dict[str, int]]]) -> list[str]:
     return lines
 
 
-def open_or_import(ref: str, cache_dir: Path) -> Dataset:
+def open_or_import(ref: str, home: Path) -> Dataset:
     """A dataset by its id, or one made of a file."""
     if Path(ref).is_file():
-        return import_files(ref, f"local/{Path(ref).stem}", cache_dir=cache_dir)
+        return import_files(ref, f"local/{Path(ref).stem}", home=home)
     return rlds_cli.download(ref)
 
 

@@ -80,7 +80,7 @@ def _described(directory: Path, *, few: bool, rows_only: bool) -> dict[str, Any]
     options[own] = options.pop("format")
     with tempfile.TemporaryDirectory() as home:
         try:
-            ds = import_files(files, "local/x", cache_dir=home, progress=False, jobs=1, **options)
+            ds = import_files(files, "local/x", home=home, progress=False, jobs=1, **options)
             made["fingerprint"] = ds.fingerprint
         except RldsError as e:
             made["fingerprint"] = f"{type(e).__name__} {e}"

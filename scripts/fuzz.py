@@ -527,7 +527,7 @@ def _rerun() -> bytes:
     e = {"observation": {"q": rng.normal(size=(5, 2)), "cam": rng.integers(0, 255, (5, 8, 8, 3), np.uint8)}}
     e |= {"action": rng.normal(size=(4, 1)), "note": ["a", "b", "c", "d"], "large": rng.normal(size=(4, 70))}
     with tempfile.TemporaryDirectory() as directory:
-        ds = rlds_cli.create("local/fuzz", [e], fps=10, cache_dir=directory, progress=False)
+        ds = rlds_cli.create("local/fuzz", [e], fps=10, home=directory, progress=False)
         rlds_cli.export(ds, "rerun", f"{directory}/out", progress=False, verify=False)
         return Path(f"{directory}/out/episode_0000.rrd").read_bytes()
 

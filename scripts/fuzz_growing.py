@@ -37,7 +37,7 @@ def made() -> Path:
     atexit.register(shutil.rmtree, root, ignore_errors=True)
     before, segments.rows_of_segment = segments.rows_of_segment, lambda width, most=None: layouts.PAGE_ROWS
     try:
-        with rlds_cli.writer("local/x", keep=rlds_cli.Top(episodes=4), cache_dir=root, durable=False) as w:
+        with rlds_cli.writer("local/x", keep=rlds_cli.Top(episodes=4), home=root, durable=False) as w:
             for k in range(7):
                 w.begin(seed=k, options='{"level": 1}' if k % 2 else None)
                 for t in range(3):
@@ -111,7 +111,7 @@ def _look(files: dict[str, bytes]) -> None:
 
 
 def _write(home: Path) -> None:
-    with rlds_cli.writer("local/x", cache_dir=home, durable=False) as w, suppress(RldsError):
+    with rlds_cli.writer("local/x", home=home, durable=False) as w, suppress(RldsError):
         w.add({"a": np.zeros(2, np.float32), "text": "new"}, 0, reward=1.0, terminated=True)
         w.commit()
 

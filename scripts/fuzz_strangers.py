@@ -92,7 +92,7 @@ def _read_lock(content: bytes) -> None:
     file = _root() / "rlds.lock"
     file.write_bytes(content)
     pinning.read(file)
-    pinning.functions(file, cache_dir=_root() / "locks")
+    pinning.functions(file, home=_root() / "locks")
 
 
 @cache

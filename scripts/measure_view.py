@@ -144,7 +144,7 @@ def processor(*words: str) -> float:
 def small(id: str, home: Path) -> None:
     """Ten short episodes."""
     rng = np.random.default_rng(0)
-    rlds_cli.create(id, [{"observation": rng.random((9, 3)), "action": rng.random((8, 1))}] * 10, cache_dir=home)
+    rlds_cli.create(id, [{"observation": rng.random((9, 3)), "action": rng.random((8, 1))}] * 10, home=home)
 
 
 def thousand() -> Path:
@@ -164,7 +164,7 @@ def million() -> str:
         rewards = rng.normal(size=(4096, 1)).astype(np.float32)
         one = {"observation": np.zeros((2, 1), np.float32), "action": np.zeros((1, 1), np.float32)}
         made = ({**one, "next": {"reward": rewards[k % 4096]}} for k in range(EPISODES))
-        ds = rlds_cli.create(id, made, cache_dir=HOME)
+        ds = rlds_cli.create(id, made, home=HOME)
         tasks = np.array([f"put the {noun} on the {place}" for noun in ("cup", "ring", "book") for place in "abcdefgh"])
         ds.label({"grade": rng.random(EPISODES), "operator": tasks[rng.integers(0, len(tasks), EPISODES)]})
     return id
@@ -302,7 +302,7 @@ def filmed(id: str, cameras: int, seconds: int) -> str:
             views[f"camera{k}"] = rlds_cli.Video(file)
         state = np.random.default_rng(0).normal(size=(len(rows), 7)).astype(np.float32)
         one = {"observation": {"state": state, **views}, "action": state[1:]}
-        rlds_cli.create(id, [one], fps=30, cache_dir=HOME)
+        rlds_cli.create(id, [one], fps=30, home=HOME)
     return id
 
 
@@ -420,7 +420,7 @@ def decisions() -> Figures:
     rng = np.random.default_rng(0)
     if not (HOME / "datasets" / id).exists():
         one = ({"observation": rng.random((9, 3)), "action": rng.random((8, 1))} for _ in range(count))
-        rlds_cli.create(id, one, cache_dir=HOME)
+        rlds_cli.create(id, one, home=HOME)
     shutil.rmtree(HOME / "decisions", ignore_errors=True)
     with browser() as tabs, viewer("--by", "ann", id) as (address, pid):
         page = tabs.visit(f"{address.partition('#')[0]}#/q/{quote(id, safe='')}")
@@ -443,7 +443,7 @@ def decisions() -> Figures:
     for what, times in (("a decision by keyboard, shown", found), ("the frame after a key that does nothing", nothing)):
         yield Figure(what=f"{what}, median", value=statistics.median(times), most=50, unit="ms")
         yield Figure(what=f"{what}, 99 %", value=float(np.percentile(times, 99)), most=50, unit="ms")
-    made = rlds_cli.open_dataset(id, cache_dir=HOME).decisions(cache_dir=HOME).made()
+    made = rlds_cli.open_dataset(id, home=HOME).decisions(home=HOME).made()
     kept = sum(len(d.labels) for d in made) + sum(d.do == "keep" for d in made)
     yield Figure(what="decisions of 1,000 lost by a kill -9", value=count * len(KEYS) - kept, most=0, unit="")
 

@@ -64,7 +64,7 @@ def picture_of(number: int, t: int) -> bytes:
 def write(home: Path, first: int, keep: Keep | None, seed: int, told: int, *, shared: bool = False) -> None:
     """Record episodes for ever, and tell a pipe the number of each that was committed."""
     chance = random.Random(seed)
-    w = writer(NAME, keep=keep, cache_dir=home, durable=False, shared=shared)
+    w = writer(NAME, keep=keep, home=home, durable=False, shared=shared)
     for number in range(first, first + (1 << 20)):
         steps = length(number)
         for t in range(steps):
@@ -82,7 +82,7 @@ def write(home: Path, first: int, keep: Keep | None, seed: int, told: int, *, sh
 def read(home: Path, seed: int) -> None:
     """Refresh and compare for ever; versions that are held stay as they are."""
     chance = random.Random(seed)
-    ds = rlds_cli.open_dataset(NAME, cache_dir=home)
+    ds = rlds_cli.open_dataset(NAME, home=home)
     held: list[tuple[Dataset, list[tuple[int, int, str]]]] = []
     while True:
         ds = ds.refresh()
@@ -166,14 +166,14 @@ def soak_writers(home: Path, times: int, keep: Keep | None, chance: random.Rando
         if not (home / "datasets" / NAME).exists():
             assert told == -1
             continue
-        ds = rlds_cli.open_dataset(NAME, cache_dir=home)
+        ds = rlds_cli.open_dataset(NAME, home=home)
         found = numbers(ds)
         mine = [e for e in found if e[0] < _BESIDE]
         check_kept(mine, told, keep)
         next_one, count = max([told, *(n for n, _, _ in mine)]) + 1, len(found)
     if beside is not None:
         ended(beside[0])
-        there = {n for n, _, _ in numbers(rlds_cli.open_dataset(NAME, cache_dir=home))}
+        there = {n for n, _, _ in numbers(rlds_cli.open_dataset(NAME, home=home))}
         missing = set(range(_BESIDE, last_told(beside[1], _BESIDE - 1) + 1)) - there
         assert not missing and _BESIDE in there, f"committed by the other writer, and not there: {missing}"
     assert count, "nothing was committed before any kill"
@@ -208,8 +208,8 @@ def soak_readers(home: Path, times: int, chance: random.Random) -> str:
     ended(writer)
     os.close(send)
     os.close(receive)
-    found = numbers(rlds_cli.open_dataset(NAME, cache_dir=home))
-    with rlds_cli.writer(NAME, cache_dir=home, durable=False) as w:  # it frees what the last reader held
+    found = numbers(rlds_cli.open_dataset(NAME, home=home))
+    with rlds_cli.writer(NAME, home=home, durable=False) as w:  # it frees what the last reader held
         more = {"note": "note 2", "picture": picture_of(1 << 21, 0)}
         w.add(observation(1 << 21, 0), 1 << 21, 0.0, True, next_observation=observation(1 << 21, 1), **more)
     there = len(list((home / "datasets" / NAME / "observation" / "c").iterdir()))
@@ -223,7 +223,7 @@ def soak_compaction(home: Path, times: int, chance: random.Random) -> str:
 
     moved = 0
     for k in range(times):
-        with rlds_cli.writer(NAME, cache_dir=home, keep=rlds_cli.Top(episodes=40), durable=False) as w:
+        with rlds_cli.writer(NAME, home=home, keep=rlds_cli.Top(episodes=40), durable=False) as w:
             for number in range(100 * k, 100 * k + 100):
                 steps = length(number)
                 rows = np.stack([observation(number, t) for t in range(steps + 1)])
@@ -236,12 +236,12 @@ def soak_compaction(home: Path, times: int, chance: random.Random) -> str:
                         "next": {"reward": np.arange(steps, dtype=np.float64), "terminated": True},
                     }
                 )
-        before = rlds_cli.open_dataset(NAME, cache_dir=home)
+        before = rlds_cli.open_dataset(NAME, home=home)
         wanted = numbers(before)
-        child = forked(lambda: compact(NAME, cache_dir=home) and time.sleep(60))
+        child = forked(lambda: compact(NAME, home=home) and time.sleep(60))
         time.sleep(chance.uniform(0.0, 0.06))
         ended(child)
-        after = rlds_cli.open_dataset(NAME, cache_dir=home)
+        after = rlds_cli.open_dataset(NAME, home=home)
         moved += after.version != before.version
         assert after.fingerprint == before.fingerprint and numbers(after) == wanted and numbers(before) == wanted
     return f"{moved} were done before the kill"

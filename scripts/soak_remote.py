@@ -278,7 +278,7 @@ class Training:
         self.workers = arguments.pop("workers", 0)
         of: Any = ds.select(episodes=range(ds.num_episodes - 1, 0, -3)) if arguments.pop("select", False) else ds
         if arguments.pop("mixture", False):
-            beside = rlds_cli.open_dataset(BESIDE, cache_dir=near)
+            beside = rlds_cli.open_dataset(BESIDE, home=near)
             fields = ["next/reward", "next/terminated"]
             of = Mixture({"a": of, "b": Member(beside, transform=Reward(0.5))}, {"a": 2, "b": 1})
             arguments["fields"] = fields
@@ -382,8 +382,8 @@ class World:
     def open(self, name: str, id: str, place: str, home: Path, cache: Any) -> Dataset:
         """Open a dataset at a place."""
         if place == "disk":
-            return rlds_cli.open_dataset(id, cache_dir=self.near)
-        ds = rlds_cli.open_dataset(f"{self.bases[place]}/{name}", cache_dir=home, cache=cache, timeout=60)
+            return rlds_cli.open_dataset(id, home=self.near)
+        ds = rlds_cli.open_dataset(f"{self.bases[place]}/{name}", home=home, cache=cache, timeout=60)
         assert ds.store.address
         return ds
 

@@ -86,10 +86,10 @@ def look(to: str, allowed: set[str], scratch: Path) -> None:
     """Check that an address has nothing, or one of these datasets, whole."""
     shutil.rmtree(scratch, ignore_errors=True)
     try:
-        ds = rlds_cli.download(to, as_="local/looked", cache_dir=scratch)
+        ds = rlds_cli.download(to, as_="local/looked", home=scratch)
     except DatasetNotFound:
         return
-    if ds.fingerprint not in allowed or not verify("local/looked", cache_dir=scratch).ok:
+    if ds.fingerprint not in allowed or not verify("local/looked", home=scratch).ok:
         raise SystemExit(f"{to} has {ds.fingerprint}, not one of {allowed}")
 
 
@@ -142,14 +142,14 @@ def _pull(id: str, change: object, to: str, kills: int, rng: random.Random, top:
             shutil.rmtree(home)
         hit += kill(code, home, rng.uniform(0.3, 1.0) * longest)
         try:
-            found = rlds_cli.open_dataset("local/there", cache_dir=home).fingerprint
+            found = rlds_cli.open_dataset("local/there", home=home).fingerprint
         except DatasetNotFound:
             continue
-        if found != expected or not verify("local/there", cache_dir=home).ok:
+        if found != expected or not verify("local/there", home=home).ok:
             raise SystemExit(f"{home} has {found}, not {expected}")
     timed(code, home)
-    ds = rlds_cli.open_dataset("local/there", cache_dir=home)
-    if ds.fingerprint != expected or not verify("local/there", cache_dir=home).ok:
+    ds = rlds_cli.open_dataset("local/there", home=home)
+    if ds.fingerprint != expected or not verify("local/there", home=home).ok:
         raise SystemExit(f"{home} has {ds.fingerprint}, not {expected}")
     shutil.rmtree(home)
     print(f"{id}: {hit} of {kills} downloads killed at work; nothing else than the dataset was ever there")

@@ -104,7 +104,7 @@ def cost() -> None:
         for w in walks
     )
     with tempfile.TemporaryDirectory() as directory:
-        ds = rlds_cli.create("local/arm", episodes, cache_dir=directory, progress=False)
+        ds = rlds_cli.create("local/arm", episodes, home=directory, progress=False)
         columns = [np.asarray(ds.column(n)) for n in ("observation/q", "observation/v", "action", "info/timestamp")]
         starts, ends = ds.episodes["start"], ds.episodes["start"] + ds.episodes["length"]
 

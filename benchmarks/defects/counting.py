@@ -76,7 +76,7 @@ class Score:
 
 def ours(files: Path, home: Path, episodes: int) -> Found:
     """Return the episodes that our findings name, by code."""
-    ds = rlds_cli.import_files(files, "local/arm", cache_dir=home, progress=False)
+    ds = rlds_cli.import_files(files, "local/arm", home=home, progress=False)
     assert ds.num_episodes == episodes, f"{files}: {ds.num_episodes} episodes"
     found = defaultdict[str, set[int]](set)
     for f in rlds_cli.check(ds, measures=["all"], progress=False).findings:

@@ -41,9 +41,9 @@ HALFCHEETAH = (
 
 def _made(id: str, episodes: Callable[[], Iterable[Mapping[str, Any]]]) -> Dataset:
     try:
-        return open_dataset(id, cache_dir=HOME)
+        return open_dataset(id, home=HOME)
     except RldsError:
-        return rlds_cli.create(id, episodes(), cache_dir=HOME)
+        return rlds_cli.create(id, episodes(), home=HOME)
 
 
 def halfcheetah() -> Dataset:
@@ -110,7 +110,7 @@ def jpeg_frames() -> Dataset:
     """The same pictures, kept encoded."""
     id = "local/jpeg"
     try:
-        return open_dataset(id, cache_dir=HOME)
+        return open_dataset(id, home=HOME)
     except RldsError:
         pass
     fields = (Field("observation", "uint8", FRAME, "both", "frames", "jpeg"), *HALFCHEETAH[1:])
@@ -205,7 +205,7 @@ def _written(
     id: str, fields: tuple[Field, ...], episodes: int, length: int, write: Callable[[Field, Path, int], None]
 ) -> Dataset:
     try:
-        return open_dataset(id, cache_dir=HOME)
+        return open_dataset(id, home=HOME)
     except RldsError:
         pass
     final = Home(HOME).dataset(ids.parse(id))
@@ -231,7 +231,7 @@ def _written(
     )
     sealing.seal(directory, manifest)
     directory.rename(final)
-    return open_dataset(id, cache_dir=HOME)
+    return open_dataset(id, home=HOME)
 
 
 def _stats(field: Field) -> dict[str, Any]:

@@ -22,9 +22,9 @@ def steps(count: int) -> Dataset:
     """Episodes of 1,000 steps: positions [9], velocities [8], actions [6], rewards (float32), flags."""
     id = f"local/steps-{count}"
     try:
-        return open_dataset(id, cache_dir=HOME)
+        return open_dataset(id, home=HOME)
     except RldsError:
-        return rlds_cli.create(id, _episodes(count), cache_dir=HOME)
+        return rlds_cli.create(id, _episodes(count), home=HOME)
 
 
 def _episodes(count: int) -> Iterator[dict[str, Any]]:

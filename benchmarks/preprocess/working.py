@@ -30,7 +30,7 @@ def rlds(count: int, fn: str, watch: bool = False, **how: Any) -> Found:
     source, module = data.steps(count), "tensordicts" if how.get("arrays") == "tensordict" else "functions"
     with _watched(watch) as seen:
         start, began = time.perf_counter(), cpu()
-        made = preprocess.run(source, f"preprocess.{module}:{fn}", fn, cache_dir=data.HOME, force=True, **how)
+        made = preprocess.run(source, f"preprocess.{module}:{fn}", fn, home=data.HOME, force=True, **how)
         found: Found = {"seconds": time.perf_counter() - start, "cpu": cpu() - began}
     found |= {"steps": made.num_steps, "check": _check(made, count), "own": _own_bytes(made.path)}
     remove(made.path)

@@ -85,11 +85,11 @@ def read_memory(environ: Mapping[str, str] | None = None) -> int:
     return size
 
 
-def read(cache_dir: StrPath | None = None, environ: Mapping[str, str] | None = None) -> Settings:
-    """Read the settings; ``cache_dir`` overrides ``RLDS_HOME``."""
+def read(home: StrPath | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+    """Read the settings; ``home`` overrides ``RLDS_HOME``."""
     env = os.environ if environ is None else environ
     user_cache = _user_cache(env)
-    home = expanded(cache_dir or env.get("RLDS_HOME") or user_home(env)).absolute()
+    root = expanded(home or env.get("RLDS_HOME") or user_home(env)).absolute()
     search = tuple(expanded(p).absolute() for p in env.get("RLDS_PATH", "").split(os.pathsep) if p)
     hub_home = expanded(env.get("HF_HOME") or user_cache / "huggingface")
     token = env.get("HF_TOKEN")
@@ -97,7 +97,7 @@ def read(cache_dir: StrPath | None = None, environ: Mapping[str, str] | None = N
         with suppress(OSError):
             token = expanded(env.get("HF_TOKEN_PATH") or hub_home / "token").read_text().strip()
     return Settings(
-        home=home,
+        home=root,
         search=search,
         offline=env.get("RLDS_OFFLINE", "").lower() not in ("", "0", "false", "no"),
         hub=(env.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/"),

@@ -41,7 +41,7 @@ class Record(gymnasium.Wrapper):  # type: ignore[misc]  # untyped
     infos : bool or collection of str
         Record numbers, arrays and texts of the infos that steps return, as fields ``info/...``: all of the first step
         (True), or those of these names. Each step must have them.
-    like, keep, shared, durable, cache_dir
+    like, keep, shared, durable, home
         As of `rlds_cli.writer`.
 
     Attributes
@@ -58,11 +58,11 @@ class Record(gymnasium.Wrapper):  # type: ignore[misc]  # untyped
     --------
     >>> import gymnasium, tempfile, rlds_cli
     >>> home = tempfile.mkdtemp()
-    >>> with rlds_cli.Record(gymnasium.make("CartPole-v1"), "local/run", cache_dir=home) as env:
+    >>> with rlds_cli.Record(gymnasium.make("CartPole-v1"), "local/run", home=home) as env:
     ...     observation, info = env.reset(seed=0)
     ...     for _ in range(5):
     ...         observation, reward, terminated, truncated, info = env.step(env.action_space.sample())
-    >>> rlds_cli.open_dataset("local/run", cache_dir=home).num_steps
+    >>> rlds_cli.open_dataset("local/run", home=home).num_steps
     5
     """
 
@@ -82,11 +82,11 @@ class Record(gymnasium.Wrapper):  # type: ignore[misc]  # untyped
         keep: Keep | None = None,
         shared: bool = False,
         durable: bool = True,
-        cache_dir: StrPath | None = None,
+        home: StrPath | None = None,
     ) -> None:
         super().__init__(env)
         self._form = _Form(env.observation_space, env.action_space, infos)
-        self.writer = self._form.writer(env, ref, like, keep, 0, shared=shared, durable=durable, cache_dir=cache_dir)
+        self.writer = self._form.writer(env, ref, like, keep, 0, shared=shared, durable=durable, home=home)
         self._observation: Any = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -143,15 +143,13 @@ class RecordVector(VectorWrapper):  # type: ignore[misc]  # untyped
         keep: Keep | None = None,
         shared: bool = False,
         durable: bool = True,
-        cache_dir: StrPath | None = None,
+        home: StrPath | None = None,
     ) -> None:
         super().__init__(env)
         mode = env.metadata.get("autoreset_mode")
         self._mode = getattr(mode, "value", mode) or "NextStep"
         self._form = _Form(env.single_observation_space, env.single_action_space, infos)
-        self.writer = self._form.writer(
-            env, ref, like, keep, env.num_envs, shared=shared, durable=durable, cache_dir=cache_dir
-        )
+        self.writer = self._form.writer(env, ref, like, keep, env.num_envs, shared=shared, durable=durable, home=home)
         self._observation: Any = None
         self._over = np.zeros(env.num_envs, bool)
 

@@ -45,7 +45,7 @@ def append(
     jobs: options.Jobs = None,
     skip_bad: options.SkipBad = False,
     dry_run: options.DryRun = False,
-    cache_dir: options.CacheDir = None,
+    home: options.Home = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -64,7 +64,7 @@ def append(
 
     what: dict[str, Any] = {"reader": reader, **mapping(map or [], episodes_by, rewards)}
     what |= {"last_step": last_step, "missing": missing}
-    what |= {"skip_bad": skip_bad, "again": again, "cache_dir": cache_dir}
+    what |= {"skip_bad": skip_bad, "again": again, "home": home}
     what |= {"topics": topics.split(",") if topics else None, "hz": hz, "nearest": nearest}
     what |= {"episode_info": episode_info}
     what |= selecting.facts(facts or [])

@@ -44,7 +44,7 @@ def apply(
     dry_run: options.DryRun = False,
     force: options.Force = False,
     copy: options.Copy = False,
-    cache_dir: options.CacheDir = None,
+    home: options.Home = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -67,8 +67,8 @@ def apply(
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli.cli import selecting
 
-    ds = selecting.selected(id, where=None, split=None, episodes=None, cache_dir=cache_dir)
-    journal = ds.decisions(cache_dir=cache_dir)
+    ds = selecting.selected(id, where=None, split=None, episodes=None, home=home)
+    journal = ds.decisions(home=home)
     given: Any = journal if file is None else file
     if export is not None:
         count = journal.export(export, force=force)
@@ -82,7 +82,7 @@ def apply(
         plan = ds.plan(given, by=by, take=take or ())
         out.result(plan, visible.lines(_planned(plan)))
         return
-    made = ds.apply(given, by=by, take=take or (), name=name, force=force, copy=copy, cache_dir=cache_dir)
+    made = ds.apply(given, by=by, take=take or (), name=name, force=force, copy=copy, home=home)
     out.new_version(made)
     if (made.id, made.version) == (ds.id, ds.version):
         out.note(f"note: {ds.id} has all of these decisions already, so there is no new version")

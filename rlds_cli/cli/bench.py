@@ -36,7 +36,7 @@ def bench(
         int, typer.Option("--processes", metavar="N", min=1, help="Processes that load at the same time.")
     ] = 1,
     seconds: Annotated[float, typer.Option("--seconds", metavar="S", help="Duration of the measurement.")] = 3.0,
-    cache_dir: options.CacheDir = None,
+    home: options.Home = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -60,7 +60,7 @@ def bench(
             cold=cold,
             processes=processes,
             seconds=seconds,
-            cache_dir=cache_dir,
+            home=home,
             progress=progress,
         )
     out.result(found, _measured(found, ref))

@@ -86,7 +86,7 @@ def check(
     ] = None,
     reader: options.Reader = None,
     jobs: options.Jobs = None,
-    cache_dir: options.CacheDir = None,
+    home: options.Home = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -123,8 +123,8 @@ def check(
         return
     if ref is None:
         raise typer.BadParameter("Missing argument 'ID|PATH|FILE|ADDRESS'.")
-    there = remote.opened(ref, cache_dir)
-    target, is_dataset = (Ref(there.path), True) if there else homes.version_or_file(ref, cache_dir=cache_dir)
+    there = remote.opened(ref, home)
+    target, is_dataset = (Ref(there.path), True) if there else homes.version_or_file(ref, home=home)
     if quick and not is_dataset:
         raise typer.BadParameter(f"--quick needs a dataset; {ref} is an archive, of which all rows are read")
     if reader is not None and is_dataset:
@@ -136,18 +136,18 @@ def check(
     with out.progress() as progress:
         if is_dataset:
             ds = there or str(target)
-            _measure_own(ds, fn or (), cache_dir)
-            other = None if against is None else _opened(against, cache_dir)
-            _tell_costs(ds, groups, cache_dir)
-            _tell_costs(other, ["motion"] if other and not quick else [], cache_dir)
+            _measure_own(ds, fn or (), home)
+            other = None if against is None else _opened(against, home)
+            _tell_costs(ds, groups, home)
+            _tell_costs(other, ["motion"] if other and not quick else [], home)
             how = {"quick": quick, "measures": groups, "since": since, "against": other, "jobs": jobs}
-            report = look.check(ds, **how, cache_dir=cache_dir, progress=progress)  # type: ignore[arg-type]
+            report = look.check(ds, **how, home=home, progress=progress)  # type: ignore[arg-type]
         else:
             report = look.check_archive(
-                Path(target.place), partial(import_files, reader=reader), cache_dir=cache_dir, progress=progress
+                Path(target.place), partial(import_files, reader=reader), home=home, progress=progress
             )
     if suppress is not None:
-        _suppress(there or str(target), report, suppress, reason, cache_dir)
+        _suppress(there or str(target), report, suppress, reason, home)
         return
     if episodes is not None:
         _print_episodes(report, episodes, quick=quick)
@@ -174,40 +174,40 @@ def _print_measures() -> None:
     out.result(found, visible.lines(parts))
 
 
-def _measure_own(ds: Dataset | str, references: Sequence[str], cache_dir: Path | None) -> None:
+def _measure_own(ds: Dataset | str, references: Sequence[str], home: Path | None) -> None:
     """Compute the measures of functions of the user's own, and say what they are called."""
     from rlds_cli import look
     from rlds_cli.preprocess import find_function
 
     for reference in references:
         found = find_function(reference)
-        measures = look.Measures(_opened(ds, cache_dir), cache_dir=cache_dir)
+        measures = look.Measures(_opened(ds, home), home=home)
         with out.progress() as progress:
             names = measures.compute_own(found.load(), reference, found.code, progress=progress)
         out.note(f"{reference}: {', '.join(names)} are measured; they are words of --where")
 
 
-def _tell_costs(ds: Dataset | str | None, groups: Sequence[str], cache_dir: Path | None) -> None:
+def _tell_costs(ds: Dataset | str | None, groups: Sequence[str], home: Path | None) -> None:
     """Say what the computation of measures will read."""
     if not groups or ds is None:
         return
     from rlds_cli import look
 
-    for cost in look.Measures(_opened(ds, cache_dir), cache_dir=cache_dir).costs(groups):
+    for cost in look.Measures(_opened(ds, home), home=home).costs(groups):
         out.note(str(cost))
 
 
-def _opened(ds: Dataset | str, cache_dir: Path | None) -> Dataset:
+def _opened(ds: Dataset | str, home: Path | None) -> Dataset:
     from rlds_cli.dataset import open_dataset
 
-    return open_dataset(ds, cache_dir=cache_dir) if isinstance(ds, str) else ds
+    return open_dataset(ds, home=home) if isinstance(ds, str) else ds
 
 
-def _suppress(ds: Dataset | str, report: CheckReport, code: str, reason: str, cache_dir: Path | None) -> None:
+def _suppress(ds: Dataset | str, report: CheckReport, code: str, reason: str, home: Path | None) -> None:
     """Suppress the findings of a code, and say so."""
     from rlds_cli import look
 
-    done = look.Measures(_opened(ds, cache_dir), cache_dir=cache_dir).suppress(report, code, reason)
+    done = look.Measures(_opened(ds, home), home=home).suppress(report, code, reason)
     of = f"in {plural(len(done.episodes), 'episode')}" if done.episodes else "of the dataset"
     out.result(done, f"{code} {of} is suppressed: {done.reason}")
 

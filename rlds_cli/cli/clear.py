@@ -20,7 +20,7 @@ def clear(
     protected: Annotated[bool, typer.Option("--protected", help="Protected episodes leave, too.")] = False,
     yes: options.Yes = False,
     dry_run: options.DryRun = False,
-    cache_dir: options.CacheDir = None,
+    home: options.Home = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -34,12 +34,12 @@ def clear(
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli import keep
 
-    planned = keep.clear(id, protected=protected, dry_run=True, cache_dir=cache_dir)
+    planned = keep.clear(id, protected=protected, dry_run=True, home=home)
     if dry_run:
         return out.result(planned, _cleared(planned))
     if not yes and planned.left:
         out.confirm(_cleared(planned))
-    done = keep.clear(id, protected=protected, cache_dir=cache_dir)
+    done = keep.clear(id, protected=protected, home=home)
     return out.result(done, _cleared(done))
 
 

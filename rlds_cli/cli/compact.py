@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @app.command("compact")
 def compact(
     id: options.Here,
-    cache_dir: options.CacheDir = None,
+    home: options.Home = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -32,7 +32,7 @@ def compact(
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli import keep
 
-    done = keep.compact(id, cache_dir=cache_dir)
+    done = keep.compact(id, home=home)
     out.result(done, _compacted(done))
     if done.waiting:
         held = plural(done.waiting, "episode")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def convert(
     id: options.Here,
     to: Annotated[options.Encoding, typer.Option("--to", help="memmap: memory-mapped files; zarr: compressed.")],
-    cache_dir: options.CacheDir = None,
+    home: options.Home = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -32,7 +32,7 @@ def convert(
     from rlds_cli import keep
 
     with out.progress() as progress:
-        done = keep.reencode(id, to=to.value, cache_dir=cache_dir, progress=progress)
+        done = keep.reencode(id, to=to.value, home=home, progress=progress)
     out.result(done, _reencoded(done))
 
 

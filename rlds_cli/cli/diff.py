@@ -24,7 +24,7 @@ def diff(
         float,
         typer.Option("--tolerance", metavar="X", help="Numbers are equal where |a - b| <= X + X * |b|.", min=0),
     ] = 0.0,
-    cache_dir: options.CacheDir = None,
+    home: options.Home = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -43,14 +43,14 @@ def diff(
     from rlds_cli import homes, look
 
     try:
-        one = remote.opened(a, cache_dir)
-        other = remote.opened(b, cache_dir)
+        one = remote.opened(a, home)
+        other = remote.opened(b, home)
         found = look.compare(
-            one or str(homes.version(a, cache_dir=cache_dir)),
-            other or str(homes.version(b, cache_dir=cache_dir)),
+            one or str(homes.version(a, home=home)),
+            other or str(homes.version(b, home=home)),
             rtol=tolerance,
             atol=tolerance,
-            cache_dir=cache_dir,
+            home=home,
         )
     except RldsError as e:
         out.error(e)

@@ -23,7 +23,7 @@ _NO_LINKS = (
 
 @app.command("doctor")
 def doctor(
-    cache_dir: options.CacheDir = None,
+    home: options.Home = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -37,7 +37,7 @@ def doctor(
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli.look import diagnose
 
-    found = diagnose(cache_dir=cache_dir)
+    found = diagnose(home=home)
     out.result(found, _found(found))
     if found.problems:
         raise typer.Exit(1)

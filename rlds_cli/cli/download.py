@@ -84,7 +84,7 @@ def download(
     dry_run: options.DryRun = False,
     offline: Annotated[bool, typer.Option("--offline", help="Do not use the network.")] = False,
     force: options.Force = False,
-    cache_dir: options.CacheDir = None,
+    home: options.Home = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -109,7 +109,7 @@ def download(
     reading = reading_options(reader, **_mapping(map, episodes_by, rewards), last_step=last_step)
     portion = Subset.of(include=include or (), exclude=exclude or (), split=split, episodes=episodes)
     if resume_all:
-        orders = [*DownloadRequest.unfinished(cache_dir=cache_dir, offline=offline)]
+        orders = [*DownloadRequest.unfinished(home=home, offline=offline)]
         return _resume(orders, jobs=jobs or 0, dry_run=dry_run)
     refs = [(ids[0], *ids[1:])] if as_ is not None and ids else [(ref,) for ref in expand_refs(ids or ())]
     orders = [
@@ -121,7 +121,7 @@ def download(
             force,
             not no_keep_archive,
             offline,
-            cache_dir=cache_dir,
+            home=home,
             skip_bad=skip_bad,
             portion=portion,
             as_=as_,

@@ -21,7 +21,7 @@ def drop(
     name: options.NewName = None,
     force: options.Force = False,
     copy: options.Copy = False,
-    cache_dir: options.CacheDir = None,
+    home: options.Home = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -39,7 +39,7 @@ def drop(
         raise InvalidArgument("Which episodes?", hint="--where, --split or --episodes")
 
     def change() -> tuple[Dataset, Dataset]:
-        ds = selecting.selected(id, where=where, split=split, episodes=episodes, cache_dir=cache_dir)
-        return ds, ds.drop(name=name, force=force, copy=copy, cache_dir=cache_dir)
+        ds = selecting.selected(id, where=where, split=split, episodes=episodes, home=home)
+        return ds, ds.drop(name=name, force=force, copy=copy, home=home)
 
     out.new_version(selecting.on_newest(id, change, numbered=episodes is not None)[1])

@@ -28,7 +28,7 @@ def du(
             metavar="[ID|GLOB]...", help="Only these datasets of your home.", autocompletion=options.complete_here
         ),
     ] = None,
-    cache_dir: options.CacheDir = None,
+    home: options.Home = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -45,14 +45,14 @@ def du(
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli import homes, keep
 
-    found = homes.usage(ids or (), cache_dir=cache_dir)
+    found = homes.usage(ids or (), home=home)
     out.result(found, _table(found, sums=not ids))
     for d in found.datasets:
         for source in d.refers_to:
             out.note(f"note: rows of {d.id} are stored in {source}")
     if not json and not ids:
         with suppress(RldsError):  # from a read-only home nothing can be removed
-            hint = _freeable(found, keep.find_garbage(cache_dir=cache_dir))
+            hint = _freeable(found, keep.find_garbage(home=home))
             if hint:
                 out.note(hint)
 

@@ -32,7 +32,7 @@ def episodes(
     descending: Annotated[bool, typer.Option("--descending", help="From the greatest to the least.")] = False,
     first: Annotated[int, typer.Option("--first", metavar="N", min=0, help="Leave out N episodes before.")] = 0,
     count: Annotated[int, typer.Option("--count", metavar="N", min=0, max=1000, help="Show N episodes.")] = 20,
-    cache_dir: options.CacheDir = None,
+    home: options.Home = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -47,8 +47,8 @@ def episodes(
     from rlds_cli.dataset import open_dataset
     from rlds_cli.look import EpisodeTable
 
-    there = remote.opened(ref, cache_dir)
-    table = EpisodeTable(there or open_dataset(ref, cache_dir=cache_dir))
+    there = remote.opened(ref, home)
+    table = EpisodeTable(there or open_dataset(ref, home=home))
     found = table.page(
         where=where,
         sort=sort,
@@ -56,7 +56,7 @@ def episodes(
         first=first,
         count=count,
         ref=ref,
-        home=None if cache_dir is None else str(cache_dir),
+        home=None if home is None else str(home),
     )
     out.result(found, _table(found))
     out.note(_counted(found))

@@ -45,7 +45,7 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Replace DIR if it is an earlier export.")] = False,
     jobs: options.Jobs = None,
     dry_run: options.DryRun = False,
-    cache_dir: options.CacheDir = None,
+    home: options.Home = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -62,7 +62,7 @@ def export(
     from rlds_cli import bridges
     from rlds_cli.dataset import open_dataset
 
-    ds = open_dataset(id, cache_dir=cache_dir)
+    ds = open_dataset(id, home=home)
     ds = ds if split is None and where is None else ds.select(split=split, where=where)
     if dry_run:
         planned = bridges.plan_export(ds, to, directory, form=form, task=task)

@@ -47,7 +47,7 @@ def gc(
     ] = False,
     yes: options.Yes = False,
     dry_run: options.DryRun = False,
-    cache_dir: options.CacheDir = None,
+    home: options.Home = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -66,11 +66,11 @@ def gc(
     if address is not None:
         if archives or remote:
             raise typer.BadParameter("give either ADDRESS or --archives and --remote, which are about the home")
-        how: dict[str, Any] = {"keep_last": keep_last, "keep_tags": keep_tags, "cache_dir": cache_dir}
+        how: dict[str, Any] = {"keep_last": keep_last, "keep_tags": keep_tags, "home": home}
         return _collect_address(address, how, yes=yes, dry_run=dry_run)
     from rlds_cli import keep
 
-    planned = keep.find_garbage(archives=archives, remote=remote, cache_dir=cache_dir)
+    planned = keep.find_garbage(archives=archives, remote=remote, home=home)
     if dry_run:
         return out.result(planned, _planned(planned) or "nothing to remove")
     if planned.removed and not yes:

@@ -43,7 +43,7 @@ def import_(
     skip_bad: options.SkipBad = False,
     force: options.Force = False,
     dry_run: options.DryRun = False,
-    cache_dir: options.CacheDir = None,
+    home: options.Home = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -72,7 +72,7 @@ def import_(
         how: dict[str, Any] = {"store": store.value, "frames": frames, "jobs": jobs, "force": force}
         about = selecting.facts(facts or [])
         try:
-            planned = make.plan_import(path, as_, **what, **about, cache_dir=cache_dir)
+            planned = make.plan_import(path, as_, **what, **about, home=home)
         except UnknownLayout as e:
             if (
                 reader or mapped["fields"] or mapped["episodes_by"] or e.folders or make.is_recognised(path)
@@ -84,7 +84,7 @@ def import_(
             out.page(_plan(planned), planned.summary())
             return
         del planned  # with millions of episodes it is large
-        ds = make.import_files(path, as_, **what, **how, **about, cache_dir=cache_dir, progress=progress)
+        ds = make.import_files(path, as_, **what, **how, **about, home=home, progress=progress)
     out.new_dataset(ds)
     if ds.manifest.account:
         tell_account(look.describe_source(ds).account, f"rlds inspect {ds.id} --source lists all")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def index(
     directory: Annotated[str, typer.Argument(metavar="DIR", help="The directory of a dataset.")],
     force: Annotated[bool, typer.Option("--force", help="Replace the index of a dataset with another id.")] = False,
-    cache_dir: options.CacheDir = None,
+    home: options.Home = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -35,7 +35,7 @@ def index(
     from rlds_cli import share
 
     with out.progress() as progress, resumable():
-        done = share.index(directory, force=force, cache_dir=cache_dir, progress=progress)
+        done = share.index(directory, force=force, home=home, progress=progress)
     out.result(done, visible.lines(_lines(done)))
 
 

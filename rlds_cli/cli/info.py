@@ -47,7 +47,7 @@ def info(
     fingerprint: Annotated[
         bool, typer.Option("--fingerprint", help="Print only the fingerprint of the dataset on this disk.")
     ] = False,
-    cache_dir: options.CacheDir = None,
+    home: options.Home = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -60,15 +60,15 @@ def info(
     if cite + defects + fingerprint > 1:
         raise typer.BadParameter("give only one of --cite, --defects and --fingerprint")
     if cite:
-        text = look.citation(id, cache_dir)
+        text = look.citation(id, home)
         return out.result({"id": id, "citation": text}, visible.lines(text.split("\n")))
     if fingerprint:
-        there = remote.opened(id, cache_dir)
-        text = there.fingerprint if there else look.fingerprint(id, cache_dir)
+        there = remote.opened(id, home)
+        text = there.fingerprint if there else look.fingerprint(id, home)
         remote.tell(there)
         return out.result({"id": id, "fingerprint": text}, text)
-    there = remote.opened(id, cache_dir)
-    card = look.card(there or id, cache_dir)
+    there = remote.opened(id, home)
+    card = look.card(there or id, home)
     remote.tell(there)
     if defects:
         return out.result([_defect(d) for d in card.defects], _defects(card))

@@ -77,7 +77,7 @@ def inspect(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Let --html replace a file that is not a report.")] = False,
     reader: options.Reader = None,
-    cache_dir: options.CacheDir = None,
+    home: options.Home = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -89,9 +89,9 @@ def inspect(
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli import homes
 
-    remote.fetch_sample(ref, cache_dir)
-    there = remote.opened(ref, cache_dir)
-    found, is_dataset = (Ref(there.path), True) if there else homes.version_or_file(ref, cache_dir=cache_dir)
+    remote.fetch_sample(ref, home)
+    there = remote.opened(ref, home)
+    found, is_dataset = (Ref(there.path), True) if there else homes.version_or_file(ref, home=home)
     path = Path(found.place)
     if (episode is not None or plot is not None) and not is_dataset:
         option = "--plot" if episode is None else "--episode"

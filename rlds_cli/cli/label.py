@@ -43,7 +43,7 @@ def label(
     name: options.NewName = None,
     force: options.Force = False,
     copy: options.Copy = False,
-    cache_dir: options.CacheDir = None,
+    home: options.Home = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -63,10 +63,10 @@ def label(
     if file is not None and (labels or where or split or episodes or measures):
         raise InvalidArgument("--from names the episodes and their labels itself.", hint="two commands")
     columns, values = selecting.assignments(labels or []), selecting.typed(selecting.assignments(facts or []))
-    how: dict[str, Any] = {"name": name, "force": force, "copy": copy, "cache_dir": cache_dir}
+    how: dict[str, Any] = {"name": name, "force": force, "copy": copy, "home": home}
 
     def change() -> tuple[Dataset, Dataset]:
-        ds = selecting.selected(id, where=where, split=split, episodes=episodes, cache_dir=cache_dir)
+        ds = selecting.selected(id, where=where, split=split, episodes=episodes, home=home)
         if file is None:
             measured = selecting.measured(measures, ds) if measures else {}
             return ds, ds.label({**selecting.typed(columns, ds), **measured}, facts=values, **how)

@@ -28,7 +28,7 @@ def list_(
         bool, typer.Option("--here", help="List datasets on this disk with their steps, episodes and bytes.")
     ] = False,
     all_: Annotated[bool, typer.Option("--all", help="Also list datasets whose source is closed.")] = False,
-    cache_dir: options.CacheDir = None,
+    home: options.Home = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -39,13 +39,13 @@ def list_(
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     if not (query or family or here or all_):
-        found = look.overview(cache_dir)
+        found = look.overview(home)
         out.result(found, _families(found))
         return _tell_problems()
     if query and len(query) == 1 and refs.is_address(query[0]) and not (family or here or all_):
-        return _show_address(query[0], cache_dir)
+        return _show_address(query[0], home)
     words = " ".join(query or ())
-    rows = look.listing(words, family=family, local=here, closed=all_, cache_dir=cache_dir)
+    rows = look.listing(words, family=family, local=here, closed=all_, home=home)
     out.result(rows, _contents(rows) if here else _rows(rows))
     for content in (c for r in rows for c in r.contents if c.steps is None):
         out.note(f"{content.id} cannot be read: rlds info {content.id} says why")
@@ -62,11 +62,11 @@ def _tell_problems() -> None:
             out.note(f"left out: {found.problems[0]}{more}; rlds registry list shows all")
 
 
-def _show_address(ref: str, cache_dir: Path | None) -> None:
+def _show_address(ref: str, home: Path | None) -> None:
     """Print the datasets at an address."""
     from rlds_cli.dataset import listed_at
 
-    found = listed_at(ref, cache_dir=cache_dir)
+    found = listed_at(ref, home=home)
     header = ("ID", "VERSIONS", "SIZE", "FINGERPRINT", "TAGS", "ADDRESS")
     rows = [
         (d.id, f"{d.versions:,}", out.size(d.size), short(d.fingerprint), " ".join(d.tags), d.address)

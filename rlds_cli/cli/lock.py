@@ -24,7 +24,7 @@ def lock(
             "--allow-unreproducible", help="Also lock datasets that other machines cannot make, and mark them."
         ),
     ] = False,
-    cache_dir: options.CacheDir = None,
+    home: options.Home = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -37,6 +37,6 @@ def lock(
     out.configure(quiet=quiet, verbose=verbose)
     from rlds_cli import keep
 
-    text = keep.lock(ids, allow_unreproducible=allow_unreproducible, cache_dir=cache_dir)
+    text = keep.lock(ids, allow_unreproducible=allow_unreproducible, home=home)
     sys.stdout.write(text)
     out.note(f"locked: {', '.join(d['id'] for d in json.loads(text)['datasets'])}")

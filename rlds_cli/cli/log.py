@@ -22,7 +22,7 @@ def log(
             metavar="ID", help="A dataset on this disk, or an address.", autocompletion=options.complete_here
         ),
     ],
-    cache_dir: options.CacheDir = None,
+    home: options.Home = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -38,7 +38,7 @@ def log(
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli.dataset import named_versions
 
-    found = named_versions(id, cache_dir=cache_dir)
+    found = named_versions(id, home=home)
     lines = ([_line(v), *(f"    {line}" for line in (v.decided if verbose else ()))] for v in reversed(found))
     out.result(found, visible.lines(line for of in lines for line in of))
 

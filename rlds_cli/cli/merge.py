@@ -31,7 +31,7 @@ def merge(
     copy: options.Copy = False,
     force: options.Force = False,
     dry_run: options.DryRun = False,
-    cache_dir: options.CacheDir = None,
+    home: options.Home = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -45,7 +45,7 @@ def merge(
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli import make
 
-    what: dict[str, Any] = {"fields": fields.split(",") if fields else None, "column": column, "cache_dir": cache_dir}
+    what: dict[str, Any] = {"fields": fields.split(",") if fields else None, "column": column, "home": home}
     what |= {"store": store.value, "copy": copy}
     if dry_run:
         planned = make.plan_merge(ids, as_, **what)

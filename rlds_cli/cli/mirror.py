@@ -27,7 +27,7 @@ def mirror(
         ),
     ],
     dry_run: options.DryRun = False,
-    cache_dir: options.CacheDir = None,
+    home: options.Home = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -46,7 +46,7 @@ def mirror(
     from rlds_cli import make
 
     with out.progress() as progress, resumable():
-        found = make.mirror(ids, to, dry_run=dry_run, cache_dir=cache_dir, progress=progress)
+        found = make.mirror(ids, to, dry_run=dry_run, home=home, progress=progress)
     for archive in found.archives:
         for warning in archive.warnings:
             out.note(f"warning: {warning}")

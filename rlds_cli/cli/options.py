@@ -38,9 +38,7 @@ Here = Annotated[str, typer.Argument(metavar="ID", help="A dataset on this disk.
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress and no notes.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print more details.")]
-CacheDir = Annotated[
-    Path | None, typer.Option("--home", help="Use this home instead of RLDS_HOME.", show_default=False)
-]
+Home = Annotated[Path | None, typer.Option("--home", help="Use this home instead of RLDS_HOME.", show_default=False)]
 Jobs = Annotated[
     int | None,
     typer.Option("--jobs", "-j", min=0, help="Number of worker processes; 0 starts none.", show_default=False),

@@ -9,7 +9,7 @@ from rlds_cli.cli.commands import app
 @app.command("path")
 def path(
     id: options.Here,
-    cache_dir: options.CacheDir = None,
+    home: options.Home = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -24,7 +24,7 @@ def path(
     from rlds_cli import homes
     from rlds_cli.base import refs
 
-    found, named = homes.dataset(refs.parse(id).place, cache_dir=cache_dir), refs.parse(id)
+    found, named = homes.dataset(refs.parse(id).place, home=home), refs.parse(id)
     if named.selector is not None:
         from rlds_cli.store import StoredDataset  # slow to import
 

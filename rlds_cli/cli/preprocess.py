@@ -154,7 +154,7 @@ def preprocess(
     list_: _List = False,
     jobs: options.Jobs = None,
     force: options.Force = False,
-    cache_dir: options.CacheDir = None,
+    home: options.Home = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -177,7 +177,7 @@ def preprocess(
     how: dict[str, Any] = {"args": _arguments(arg or [])}
     how |= {"unit": unit and unit.value, "arrays": arrays.value if arrays else "numpy"}
     how |= {"history": history, "future": future}
-    how |= {"fields": fields.split(",") if fields else None, "jobs": jobs, "cache_dir": cache_dir}
+    how |= {"fields": fields.split(",") if fields else None, "jobs": jobs, "home": home}
     if list_:
         return out.result(library.catalogue(), _catalogue(library.catalogue()))
     if id is None or not fn:
@@ -186,7 +186,7 @@ def preprocess(
     if step is not None and episode is None:
         raise typer.BadParameter("needs --episode", param_hint="--step")
     _check_together(alone=alone, shard=shard, finish=finish, executor=executor, address=address)
-    source: Any = id if source_home is None else open_dataset(id, cache_dir=source_home)
+    source: Any = id if source_home is None else open_dataset(id, home=source_home)
     job_options: dict[str, Any] = {
         "keep_going": keep_going,
         "force": force,

@@ -48,7 +48,7 @@ def push(
         bool, typer.Option("--verify", help="Read all objects of all versions there, and send damaged ones again.")
     ] = False,
     dry_run: options.DryRun = False,
-    cache_dir: options.CacheDir = None,
+    home: options.Home = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -68,7 +68,7 @@ def push(
     if id is not None and to is not None:
         from rlds_cli import share
 
-        common: dict[str, Any] = {"dry_run": dry_run, "cache_dir": cache_dir}
+        common: dict[str, Any] = {"dry_run": dry_run, "home": home}
         with out.progress() as progress, resumable():
             done = share.push(id, to, pages=pages, force=force, verify=verify, progress=progress, **common)
         found["push"] = done
@@ -76,7 +76,7 @@ def push(
     if catalogue is not None:
         from rlds_cli import share
 
-        page = share.catalogue(catalogue, dry_run=dry_run, cache_dir=cache_dir)
+        page = share.catalogue(catalogue, dry_run=dry_run, home=home)
         found["catalogue"] = page
         lines.append(_listed(page, dry_run=dry_run))
     out.result(found if len(found) > 1 else next(iter(found.values())), visible.Lines("\n".join(lines)))

@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
 
 
-def fetch_sample(ref: str, cache_dir: Path | None) -> None:
+def fetch_sample(ref: str, home: Path | None) -> None:
     """Download a dataset ``sample/...`` that is not here; nothing for any other. Samples come with rlds."""
     if not ref.startswith("sample/"):
         return
     from rlds_cli.make import load
 
     with out.progress() as progress:
-        load(ref, cache_dir=cache_dir, progress=progress)
+        load(ref, home=home, progress=progress)
 
 
-def opened(ref: str, cache_dir: Path | None) -> Dataset | None:
+def opened(ref: str, home: Path | None) -> Dataset | None:
     """Open the dataset at an address; None for an id, a file, and the directory of a dataset."""
     if not refs.is_address(ref):
         return None
@@ -31,7 +31,7 @@ def opened(ref: str, cache_dir: Path | None) -> Dataset | None:
     address = dataset.remote_address(refs.parse(ref))
     if address is None:
         return None
-    found = dataset.open_dataset(ref, cache_dir=cache_dir)
+    found = dataset.open_dataset(ref, home=home)
     if not found.store.address:
         out.note(
             f"{address}: {found.id} in {found.path} is shown, which came from there or was pushed there; "

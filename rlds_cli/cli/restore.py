@@ -21,7 +21,7 @@ def restore(
             autocompletion=options.complete_here,
         ),
     ],
-    cache_dir: options.CacheDir = None,
+    home: options.Home = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -38,7 +38,7 @@ def restore(
 
     if refs.parse(ref).selector is None:
         raise InvalidArgument(f"Which version of {ref}?", hint=f"rlds restore {ref}#v1; rlds log {ref} shows them")
-    ds = selecting.selected(ref, where=None, split=None, episodes=None, cache_dir=cache_dir)
+    ds = selecting.selected(ref, where=None, split=None, episodes=None, home=home)
     newest = ds.versions[-1].number
     made = ds.restore()
     out.new_version(made)

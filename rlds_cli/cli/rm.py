@@ -23,7 +23,7 @@ def rm(
     ],
     yes: options.Yes = False,
     dry_run: options.DryRun = False,
-    cache_dir: options.CacheDir = None,
+    home: options.Home = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -37,13 +37,13 @@ def rm(
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli import keep
 
-    planned = keep.plan_removal(ids, cache_dir=cache_dir)
+    planned = keep.plan_removal(ids, home=home)
     if dry_run:
         return out.result(planned, _removals(planned))
     if not yes:
         out.confirm(_removals(planned))
     with out.progress() as progress:
-        done = keep.remove([one.id for one in planned], cache_dir=cache_dir, progress=progress)
+        done = keep.remove([one.id for one in planned], home=home, progress=progress)
     return out.result(done, _removed(done))
 
 

@@ -40,7 +40,7 @@ def select(
     ] = None,
     force: options.Force = False,
     copy: options.Copy = False,
-    cache_dir: options.CacheDir = None,
+    home: options.Home = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -62,16 +62,16 @@ def select(
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli.cli import selecting
 
-    ds = selecting.selected(id, where=where, split=split, episodes=episodes, cache_dir=cache_dir)
+    ds = selecting.selected(id, where=where, split=split, episodes=episodes, home=home)
     if drop_findings is not None:
-        ds = selecting.without_findings(ds, drop_findings, cache_dir)
+        ds = selecting.without_findings(ds, drop_findings, home)
     if trim in selecting.TRIMS:
-        out.new_dataset(selecting.trimmed(ds, trim, name, force=force, copy=copy, cache_dir=cache_dir))
+        out.new_dataset(selecting.trimmed(ds, trim, name, force=force, copy=copy, home=home))
         return
     if trim is None:
-        out.new_dataset(ds.save(name, force=force, copy=copy, cache_dir=cache_dir))
+        out.new_dataset(ds.save(name, force=force, copy=copy, home=home))
         return
-    out.new_dataset(ds.trim(_function(trim), name, force=force, copy=copy, cache_dir=cache_dir))
+    out.new_dataset(ds.trim(_function(trim), name, force=force, copy=copy, home=home))
 
 
 def _function(reference: str) -> Callable[..., Any]:

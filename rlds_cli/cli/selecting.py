@@ -23,16 +23,14 @@ NUMBER, ID = "episode", "id"  # columns of a file of labels
 SUBTASKS, _INTERVAL = "subtasks", ("first", "stop", "subtask")  # the label that lines with these columns make
 
 
-def selected(
-    ref: str, *, where: str | None, split: str | None, episodes: str | None, cache_dir: Path | None
-) -> Dataset:
+def selected(ref: str, *, where: str | None, split: str | None, episodes: str | None, home: Path | None) -> Dataset:
     """Open a dataset, and select the episodes that fulfil all conditions."""
     from rlds_cli.base import refs
     from rlds_cli.dataset import open_dataset, remote_address
 
     if remote_address(refs.parse(ref)) is not None:
         raise InvalidArgument(f"{ref} is an address: what lies there stays as it is.", hint="the id of a dataset here")
-    ds = open_dataset(ref, cache_dir=cache_dir)
+    ds = open_dataset(ref, home=home)
     if where is None and split is None and episodes is None:
         return ds
     with warnings.catch_warnings(record=True) as caught:
@@ -45,7 +43,7 @@ def selected(
     return found
 
 
-def without_findings(ds: Dataset, codes: str, cache_dir: Path | None) -> Dataset:
+def without_findings(ds: Dataset, codes: str, home: Path | None) -> Dataset:
     """Return a dataset without the episodes of findings, and say how many go.
 
     Raises
@@ -55,13 +53,13 @@ def without_findings(ds: Dataset, codes: str, cache_dir: Path | None) -> Dataset
     """
     from rlds_cli import look
 
-    found = look.Measures(ds, cache_dir=cache_dir).dropping([c.strip() for c in codes.split(",")])
+    found = look.Measures(ds, home=home).dropping([c.strip() for c in codes.split(",")])
     if found.num_episodes == ds.num_episodes:
         out.note(f"note: no episode of {ds.id} has a finding {codes}")
     return found
 
 
-def trimmed(ds: Dataset, what: str, name: str, *, cache_dir: Path | None, **how: Any) -> Dataset:
+def trimmed(ds: Dataset, what: str, name: str, *, home: Path | None, **how: Any) -> Dataset:
     """Make ``ID@NAME`` of what stays of a dataset by ``--trim idle`` or ``--trim openpi-idle``.
 
     Raises
@@ -71,8 +69,8 @@ def trimmed(ds: Dataset, what: str, name: str, *, cache_dir: Path | None, **how:
     """
     from rlds_cli import look
 
-    found = look.Measures(ds, cache_dir=cache_dir).trimming(what)
-    return found.dataset.trim(found.ranges, name, cache_dir=cache_dir, **how)
+    found = look.Measures(ds, home=home).trimming(what)
+    return found.dataset.trim(found.ranges, name, home=home, **how)
 
 
 def on_newest(

@@ -46,7 +46,7 @@ def sync(
     ] = None,
     jobs: options.Jobs = None,
     force: options.Force = False,
-    cache_dir: options.CacheDir = None,
+    home: options.Home = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -65,25 +65,23 @@ def sync(
 
     functions, hosts = allow_code or [], allow_address or []
     if out.can_ask():
-        functions, hosts = _ask(file, functions, hosts, cache_dir)
-    how = {"allow_code": functions, "allow_address": hosts, "depends_on": depends_on or (), "cache_dir": cache_dir}
+        functions, hosts = _ask(file, functions, hosts, home)
+    how = {"allow_code": functions, "allow_address": hosts, "depends_on": depends_on or (), "home": home}
     with out.progress() as progress:
         done = keep.sync(file, jobs=jobs or 0, force=force, progress=progress, **how)  # type: ignore[arg-type]
     out.result(done, _synced(done))
     for d in done:
         if d.selected_from is not None:
-            _compare_measures(d, d.selected_from, jobs, cache_dir)
+            _compare_measures(d, d.selected_from, jobs, home)
         if d.version < d.newest:
             out.note(f"note: {d.id} without #v{d.version} is version {d.newest:,}, which is also on this disk")
 
 
-def _ask(
-    file: Path, functions: Sequence[str], hosts: Sequence[str], cache_dir: Path | None
-) -> tuple[list[str], list[str]]:
+def _ask(file: Path, functions: Sequence[str], hosts: Sequence[str], home: Path | None) -> tuple[list[str], list[str]]:
     """Ask the user about functions and web servers that are not allowed yet; return all that are allowed."""
     from rlds_cli import keep
 
-    wanted = keep.unallowed(file, allow_code=functions, allow_address=hosts, cache_dir=cache_dir)
+    wanted = keep.unallowed(file, allow_code=functions, allow_address=hosts, home=home)
     more = [h for h in wanted.hosts if typer.confirm(f"Fetch datasets of {file} from {h}?", err=True)]
     for one in wanted.functions:
         typer.echo(f"{file} would run {one}", err=True)
@@ -92,12 +90,12 @@ def _ask(
     return [*functions, *run], [*hosts, *more]
 
 
-def _compare_measures(d: Synced, source: Path, jobs: int | None, cache_dir: Path | None) -> None:
+def _compare_measures(d: Synced, source: Path, jobs: int | None, home: Path | None) -> None:
     """Compute the measures by which episodes were chosen once more, and say where they are other ones here."""
     from rlds_cli import look
     from rlds_cli.dataset import open_dataset
 
-    measures = look.Measures(open_dataset(source), cache_dir=cache_dir)
+    measures = look.Measures(open_dataset(source), home=home)
     for account in open_dataset(d.path).manifest.provenance[-1]["args"].get("measured", ()):
         with out.progress() as progress:
             differing = measures.differing(account, jobs=jobs, progress=progress)

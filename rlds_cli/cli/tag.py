@@ -29,7 +29,7 @@ def tag(
         str | None, typer.Option("--delete", metavar="NAME", help="Remove a tag.", show_default=False)
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Move a tag that another version has.")] = False,
-    cache_dir: options.CacheDir = None,
+    home: options.Home = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -52,7 +52,7 @@ def tag(
 
     if delete is not None and name is not None:
         raise typer.BadParameter("give either NAME or --delete NAME")
-    named = homes.version(ref, cache_dir=cache_dir)
+    named = homes.version(ref, home=home)
     history = History(Path(named.place))
     if delete is not None:
         refs.whole(ref)

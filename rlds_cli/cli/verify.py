@@ -52,7 +52,7 @@ def verify(
             show_default=False,
         ),
     ] = None,
-    cache_dir: options.CacheDir = None,
+    home: options.Home = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -68,38 +68,38 @@ def verify(
     if bool(ids) == all_:
         raise typer.BadParameter("give either IDs or --all")
     if trace is not None:
-        _trace(ids or (), trace, archive, reader, cache_dir)
+        _trace(ids or (), trace, archive, reader, home)
         return
     from rlds_cli import keep
 
     if fix:
-        _fix(ids or (), expect, cache_dir)
+        _fix(ids or (), expect, home)
         return
     with out.progress() as progress:
-        found = keep.verify_all(ids or (), everything=all_, expect=expect, cache_dir=cache_dir, progress=progress)
+        found = keep.verify_all(ids or (), everything=all_, expect=expect, home=home, progress=progress)
     out.result(found, _verifications(found, ids or ()))
     if not all(v.ok for v in found):
         raise typer.Exit(1)
 
 
-def _fix(ids: Sequence[str], expect: str | None, cache_dir: Path | None) -> None:
+def _fix(ids: Sequence[str], expect: str | None, home: Path | None) -> None:
     """Repair damaged datasets and verify them again."""
     if expect is not None:
         raise typer.BadParameter("--expect and --fix cannot be combined")
     from rlds_cli import keep
 
     with out.progress() as progress:
-        done = keep.repair_all(ids, everything=not ids, cache_dir=cache_dir, progress=progress)
+        done = keep.repair_all(ids, everything=not ids, home=home, progress=progress)
     out.result(done, _repairs(done))
     if not all(r.now.ok for r in done):
         raise typer.Exit(1)
 
 
-def _trace(ids: Sequence[str], steps: int, archive: str | None, reader: str | None, cache_dir: Path | None) -> None:
+def _trace(ids: Sequence[str], steps: int, archive: str | None, reader: str | None, home: Path | None) -> None:
     """Compare values with the archive instead of comparing hashes."""
     from rlds_cli import homes, look
 
-    named = homes.versions(ids, everything=not ids, cache_dir=cache_dir)
+    named = homes.versions(ids, everything=not ids, home=home)
     found = [look.trace(str(ref), steps, archive=archive, reader=reader) for ref in named]
     out.result(found, _traces(found, ids))
     if not all(t.ok for t in found):

@@ -55,7 +55,7 @@ def view(
         typer.Option("--labels", metavar="FILE", help="Labels, choices, keys and a guideline for those who decide."),
     ] = None,
     by: Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who decides; else the page asks.")] = None,
-    cache_dir: options.CacheDir = None,
+    home: options.Home = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -69,7 +69,7 @@ def view(
     with ExitStack() as stack:
         named, ids, names = [], list[str](), set[str]()
         for ref in refs or ():
-            found = stack.enter_context(_opened(ref, cache_dir, names))
+            found = stack.enter_context(_opened(ref, home, names))
             if isinstance(found, str):
                 ids.append(found)
             else:
@@ -89,7 +89,7 @@ def view(
                 named,
                 ids=ids,
                 port=port,
-                cache_dir=cache_dir,
+                home=home,
                 read_only=read_only,
                 decode=decode,
                 labels=None if labels is None else labels.expanduser().resolve(),
@@ -124,7 +124,7 @@ def _browser(address: str) -> Iterator[None]:
 
 
 @contextmanager
-def _opened(ref: str, cache_dir: Path | None, names: set[str]) -> Iterator[Dataset | str]:
+def _opened(ref: str, home: Path | None, names: set[str]) -> Iterator[Dataset | str]:
     """Give the id of a dataset of the home, or another dataset: at an address, of a directory, of files.
 
     Files get a name that is not yet among ``names``, and which is added to them.
@@ -133,25 +133,25 @@ def _opened(ref: str, cache_dir: Path | None, names: set[str]) -> Iterator[Datas
     from rlds_cli.base import settings
     from rlds_cli.dataset import open_dataset
 
-    remote.fetch_sample(ref, cache_dir)
-    there = remote.opened(ref, cache_dir)
+    remote.fetch_sample(ref, home)
+    there = remote.opened(ref, home)
     if there is not None:
         yield there
         return
-    found, is_dataset = homes.version_or_file(ref, cache_dir=cache_dir)
+    found, is_dataset = homes.version_or_file(ref, home=home)
     if not is_dataset:
-        with _imported(ref, _name(Path(ref), names), cache_dir) as ds:
+        with _imported(ref, _name(Path(ref), names), home) as ds:
             yield ds
         return
     id = homes.id_of(Path(found.place))
-    if found.selector is None and homes.path_of(id, settings.read(cache_dir)) == Path(found.place):
+    if found.selector is None and homes.path_of(id, settings.read(home)) == Path(found.place):
         yield str(id)
     else:
-        yield open_dataset(str(found), cache_dir=cache_dir)
+        yield open_dataset(str(found), home=home)
 
 
 @contextmanager
-def _imported(path: str, name: str, cache_dir: Path | None) -> Iterator[Dataset]:
+def _imported(path: str, name: str, home: Path | None) -> Iterator[Dataset]:
     """Import files into a temporary home, which goes in the end; gc removes what a killed process leaves."""
     from rlds_cli import homes
     from rlds_cli.base import ids, settings
@@ -159,7 +159,7 @@ def _imported(path: str, name: str, cache_dir: Path | None) -> Iterator[Dataset]
 
     id = f"local/{name}"
     try:
-        planned = plan_import([path], id, cache_dir=cache_dir)
+        planned = plan_import([path], id, home=home)
     except UnknownLayout as e:  # the options that its hint names are those of an import
         if e.folders:
             named = " ".join(shlex.quote(str(folder)) for folder in e.folders)
@@ -168,7 +168,7 @@ def _imported(path: str, name: str, cache_dir: Path | None) -> Iterator[Dataset]
         raise UnknownLayout(e.message, hint=hint) from e
     kept = planned.bytes if any(f.kind != "array" for f in planned.fields) else 0  # images and videos, as they are
     size = planned.bytes if planned.array_bytes is None else planned.array_bytes + kept
-    own = homes.Home(settings.read(cache_dir).home)
+    own = homes.Home(settings.read(home).home)
     work = ids.parse(f"local/view-{secrets.token_hex(4)}")
     temporary = own.partial(work, "view")
     out.note(f"{path} is imported into {temporary}, about {text.size_of(size)}, which is removed at the end")
@@ -176,7 +176,7 @@ def _imported(path: str, name: str, cache_dir: Path | None) -> Iterator[Dataset]
         safe_files.directory(temporary, own.root)
         try:
             with out.progress() as progress:
-                ds = import_files([path], id, cache_dir=temporary, progress=progress)
+                ds = import_files([path], id, home=temporary, progress=progress)
             yield ds
         finally:
             shutil.rmtree(temporary, ignore_errors=True)

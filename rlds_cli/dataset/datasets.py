@@ -45,7 +45,7 @@ ArrayLike = npt.ArrayLike
 def open_dataset(
     ref: str | os.PathLike[str],
     *,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
     cache: int | str | None = None,
     timeout: float | None = None,
     fill: bool = True,
@@ -63,7 +63,7 @@ def open_dataset(
         ``s3://BUCKET/PATH``, ``gs://BUCKET/PATH``, ``hf://datasets/OWNER/NAME``, ``https://HOST/PATH/``, or a directory
         that a dataset was pushed to. ``REF#v3``, ``REF#TAG`` and ``REF#rlds1:...`` open a version of it, by number, tag
         or fingerprint; else it is the newest.
-    cache_dir : path, optional
+    home : path, optional
         A home to look into instead of ``RLDS_HOME``; ``RLDS_PATH`` is searched as well.
     cache : int or str, optional
         Of a dataset at an address: bytes that blocks in the home may take, such as ``"200GiB"``. Those that were not
@@ -92,7 +92,7 @@ def open_dataset(
     >>> ds.column("observation").shape  # doctest: +SKIP
     (1002187, 11)
     """
-    return Dataset(open_at(refs.parse(ref), cache_dir, cache=cache, timeout=timeout, fill=fill))
+    return Dataset(open_at(refs.parse(ref), home, cache=cache, timeout=timeout, fill=fill))
 
 
 class Dataset(Shortcuts):
@@ -605,7 +605,7 @@ class Dataset(Shortcuts):
 
     # -- changes
 
-    def save(self, name: str, *, force: bool = False, copy: bool = False, cache_dir: StrPath | None = None) -> Dataset:
+    def save(self, name: str, *, force: bool = False, copy: bool = False, home: StrPath | None = None) -> Dataset:
         """Make a dataset ``ID@NAME`` of the selected episodes. It shares the files of rows: no row is copied.
 
         Rows on another disk, or of another user, stay there: the result refers to them, and opens while they exist.
@@ -618,7 +618,7 @@ class Dataset(Shortcuts):
             Replace a dataset of this id.
         copy : bool
             Copy rows of another disk or user instead.
-        cache_dir : path, optional
+        home : path, optional
             A home to write into instead of ``RLDS_HOME``.
 
         Raises
@@ -636,7 +636,7 @@ class Dataset(Shortcuts):
         """
         from rlds_cli.dataset import editing
 
-        return self._opened(editing.save(self, self._how, editing.Target(name, force, copy, cache_dir)))
+        return self._opened(editing.save(self, self._how, editing.Target(name, force, copy, home)))
 
     def trim(
         self,
@@ -645,7 +645,7 @@ class Dataset(Shortcuts):
         *,
         force: bool = False,
         copy: bool = False,
-        cache_dir: StrPath | None = None,
+        home: StrPath | None = None,
     ) -> Dataset:
         """Make a dataset ``ID@NAME`` of ranges of steps of the selected episodes. No row is copied or decoded.
 
@@ -658,7 +658,7 @@ class Dataset(Shortcuts):
             A function of an episode, which decodes the fields that it reads; or ranges by number, as ``ds.episode(k)``
             counts, where other episodes stay whole. The ranges of an episode are a bool for each step [T], a pair
             (first, stop), a list of pairs, or None or an empty list to leave it out.
-        name, force, copy, cache_dir
+        name, force, copy, home
             As in `save`.
 
         Raises
@@ -679,7 +679,7 @@ class Dataset(Shortcuts):
         from rlds_cli.dataset.trimming import Ranges
 
         found = Ranges.of(rlds_cli.preprocess.ranges_of(self, ranges))
-        target = editing.Target(name, force, copy, cache_dir)
+        target = editing.Target(name, force, copy, home)
         return self._opened(editing.trim(self, found, function, self._how, target))
 
     def label(
@@ -691,7 +691,7 @@ class Dataset(Shortcuts):
         name: str | None = None,
         force: bool = False,
         copy: bool = False,
-        cache_dir: StrPath | None = None,
+        home: StrPath | None = None,
         **more: Any,
     ) -> Dataset:
         """Set episode columns of the selected episodes: the next version of the dataset.
@@ -708,7 +708,7 @@ class Dataset(Shortcuts):
             Facts of the dataset: ``fps``, ``license``, ``description`` and ``depth_unit``.
         name : str, optional
             Make ``ID@NAME`` instead.
-        force, copy, cache_dir
+        force, copy, home
             As in `save`, for ``ID@NAME``.
 
         Raises
@@ -727,7 +727,7 @@ class Dataset(Shortcuts):
         values = {**(columns or {}), **more}
         from rlds_cli.dataset import editing
 
-        made = editing.label(self, values, facts or {}, self._how, editing.Target(name, force, copy, cache_dir))
+        made = editing.label(self, values, facts or {}, self._how, editing.Target(name, force, copy, home))
         return self._opened(made)
 
     def drop(
@@ -736,7 +736,7 @@ class Dataset(Shortcuts):
         name: str | None = None,
         force: bool = False,
         copy: bool = False,
-        cache_dir: StrPath | None = None,
+        home: StrPath | None = None,
     ) -> Dataset:
         """Leave out the selected episodes: the next version of the dataset, or ``ID@NAME`` if there is a ``name``.
 
@@ -753,7 +753,7 @@ class Dataset(Shortcuts):
             )
         from rlds_cli.dataset import editing
 
-        return self._opened(editing.drop(self, self._how, editing.Target(name, force, copy, cache_dir)))
+        return self._opened(editing.drop(self, self._how, editing.Target(name, force, copy, home)))
 
     def restore(self) -> Dataset:
         """Make a next version with the content of this one, which is an earlier version: undo what came after it.
@@ -795,7 +795,7 @@ class Dataset(Shortcuts):
         name: str | None = None,
         force: bool = False,
         copy: bool = False,
-        cache_dir: StrPath | None = None,
+        home: StrPath | None = None,
     ) -> Dataset:
         """Apply decisions on episodes in one transaction: the next version of the dataset, or ``ID@NAME``.
 
@@ -816,7 +816,7 @@ class Dataset(Shortcuts):
         name : str, optional
             Make ``ID@NAME`` instead, of this version. Needed where steps are left out of an episode, and where the
             dataset is one of the registry.
-        force, copy, cache_dir
+        force, copy, home
             As in `save`, for ``ID@NAME``.
 
         Raises
@@ -836,14 +836,14 @@ class Dataset(Shortcuts):
         from rlds_cli.dataset.decisions import applying
 
         decided = applying.Decided.of(self, decisions, by=by, take=take)
-        return self._opened(applying.apply(self, decided, editing.Target(name, force, copy, cache_dir), self._opened))
+        return self._opened(applying.apply(self, decided, editing.Target(name, force, copy, home), self._opened))
 
-    def decisions(self, *, cache_dir: StrPath | None = None) -> DecisionJournal:
+    def decisions(self, *, home: StrPath | None = None) -> DecisionJournal:
         """Return the journal of decisions on this dataset, in the home; see docs/reference/decisions.md.
 
         Parameters
         ----------
-        cache_dir : path, optional
+        home : path, optional
             A home instead of ``RLDS_HOME``.
 
         Examples
@@ -853,7 +853,7 @@ class Dataset(Shortcuts):
         """
         from rlds_cli.dataset.decisions.journal import DecisionJournal
 
-        return DecisionJournal(self, cache_dir=cache_dir)
+        return DecisionJournal(self, home=home)
 
     def _opened(self, path: Path) -> Dataset:
         return Dataset(open_store(path))

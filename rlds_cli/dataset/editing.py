@@ -59,7 +59,7 @@ class Target:
     name: str | None = None
     force: bool = False
     copy: bool = False
-    cache_dir: StrPath | None = None
+    home: StrPath | None = None
 
 
 def save(ds: OpenDataset, how: Mapping[str, Any], to: Target) -> Path:
@@ -173,7 +173,7 @@ def source_of(ds: OpenDataset, to: Target) -> AbstractContextManager[OpenDataset
     ds.store.table.check_changeable()
     if to.name is None:
         return _at_newest(ds)
-    return fixed(ds, ids.parse(ds.id).with_variant(to.name), to.cache_dir, copy=to.copy)
+    return fixed(ds, ids.parse(ds.id).with_variant(to.name), to.home, copy=to.copy)
 
 
 def restore(ds: OpenDataset) -> Path:
@@ -284,7 +284,7 @@ def remake(
     outcome: Callable[[Store], Outcome],
     *,
     verify: Callable[[Path], None],
-    cache_dir: StrPath | None,
+    home: StrPath | None,
 ) -> Path:
     """Make a version by the outcome of changes; what is in its place becomes an earlier version if it is one.
 
@@ -297,9 +297,9 @@ def remake(
     verify : callable
         Called with the result before it is published; it raises what is wrong with it.
     """
-    place = Home(settings.read(cache_dir).home)
+    place = Home(settings.read(home).home)
     target = place.dataset(id)
-    with fixed(ds, id, cache_dir) as ds, exclusive(place, id, shown(None)):
+    with fixed(ds, id, home) as ds, exclusive(place, id, shown(None)):
         wanted = outcome(ds.store)
         change = Change() if wanted.ranges is None else trimming.change(ds.store, Ranges.of(wanted.ranges))
         change = replace(
@@ -485,7 +485,7 @@ def _derive(ds: OpenDataset, change: Change, step: Mapping[str, Any], to: Target
     id = ids.parse(ds.id).with_variant(str(to.name))
     if str(id) == ds.id:
         raise NameTaken(f"{id} cannot be made of itself.", hint="another name; label and drop change it in its place")
-    where = settings.read(to.cache_dir)
+    where = settings.read(to.home)
     place = Home(where.home)
     temporary = ds.path.is_relative_to(place.root / "partial")  # of a growing dataset, and copied where it was to be
     if to.copy and not temporary:

@@ -89,7 +89,7 @@ class Selected:
 
 
 @contextmanager
-def fixed(ds: OpenDataset, id: DatasetId, cache_dir: StrPath | None, *, copy: bool = False) -> Iterator[OpenDataset]:
+def fixed(ds: OpenDataset, id: DatasetId, home: StrPath | None, *, copy: bool = False) -> Iterator[OpenDataset]:
     """Yield a dataset that does not grow, with the same selection: that of a growing one is removed afterwards.
 
     Parameters
@@ -97,7 +97,7 @@ def fixed(ds: OpenDataset, id: DatasetId, cache_dir: StrPath | None, *, copy: bo
     ds : Dataset
         One whose files others may refer to is yielded itself.
     id : DatasetId
-        Of what will be made of it, in the home of ``cache_dir``.
+        Of what will be made of it, in the home of ``home``.
     copy : bool
         Copy files that cannot get second names in that home.
 
@@ -111,7 +111,7 @@ def fixed(ds: OpenDataset, id: DatasetId, cache_dir: StrPath | None, *, copy: bo
     if ds.store.files.identity is not None:
         yield ds
         return
-    place = Home(settings.read(cache_dir).home)
+    place = Home(settings.read(home).home)
     work = place.partial(id, f"fixed-{secrets.token_hex(4)}")
     try:
         with writing(place):

@@ -128,7 +128,7 @@ class ProvenanceStep:
         return " ".join(said if selected is None else [*said, f"({text.plural(selected, 'episode')})"])
 
 
-def named_versions(ref: StrPath, *, cache_dir: StrPath | None = None) -> Sequence[Version]:
+def named_versions(ref: StrPath, *, home: StrPath | None = None) -> Sequence[Version]:
     """Return the versions of what a reference names, here or at an address, until the one that it names, oldest first.
 
     Raises
@@ -140,11 +140,11 @@ def named_versions(ref: StrPath, *, cache_dir: StrPath | None = None) -> Sequenc
     named = refs.parse(ref)
     address = address_of(named)
     if address is not None:
-        return _pushed(address, settings.read(cache_dir))
-    return versions_of(homes.dataset(named.place, cache_dir=cache_dir), named)
+        return _pushed(address, settings.read(home))
+    return versions_of(homes.dataset(named.place, home=home), named)
 
 
-def version_of(ref: StrPath | OpenDataset, *, cache_dir: StrPath | None = None) -> Ref:
+def version_of(ref: StrPath | OpenDataset, *, home: StrPath | None = None) -> Ref:
     """Return the version of a directory that a reference names, or that a dataset is open at.
 
     Raises
@@ -153,7 +153,7 @@ def version_of(ref: StrPath | OpenDataset, *, cache_dir: StrPath | None = None) 
         It is not on this disk.
     """
     if isinstance(ref, str | PathLike):
-        return homes.version(ref, cache_dir=cache_dir)
+        return homes.version(ref, home=home)
     return Ref(History.of(ref.path).path, version=ref.store.version)
 
 

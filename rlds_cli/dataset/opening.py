@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 def open_at(
     ref: Ref,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
     *,
     cache: int | str | None = None,
     timeout: float | None = None,
     fill: bool = True,
 ) -> Store:
     """Open what a reference names, here or at an address; see `rlds_cli.dataset.open_dataset`."""
-    where = settings.read(cache_dir)
+    where = settings.read(home)
     if not refs.is_address(ref.place):
         return open_store(homes.locate(ref.place, where), ref)
     here = Origins.find(str(ref), where)
@@ -35,16 +35,16 @@ def open_at(
     from rlds_cli.places import open_remote
 
     def prepare(address: Address) -> Published:
-        return rlds_cli.published.prepare(address, cache_dir=where.home)
+        return rlds_cli.published.prepare(address, home=where.home)
 
     return open_remote(str(ref), where, cache=cache, timeout=timeout, fill=fill, prepare=prepare)
 
 
-def listed_at(ref: StrPath, *, cache_dir: StrPath | None = None) -> Listing:
+def listed_at(ref: StrPath, *, home: StrPath | None = None) -> Listing:
     """List the dataset at an address, else those in directories directly below it; raises as `places.datasets_at`."""
     from rlds_cli.places import datasets_at  # slow to import
 
-    return datasets_at(Address.parse(ref), settings.read(cache_dir))
+    return datasets_at(Address.parse(ref), settings.read(home))
 
 
 def remote_address(ref: Ref) -> Address | None:

@@ -99,7 +99,7 @@ def find(
     *,
     family: str | None = None,
     local: bool = False,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
     present: Mapping[str, Sequence[tuple[DatasetId, Path]]] | None = None,
 ) -> list[Entry]:
     """Search the registry, and datasets that are on this disk without being in it.
@@ -113,7 +113,7 @@ def find(
         Only this family; ``local`` for imported and created datasets.
     local : bool
         Only datasets that are on this disk.
-    cache_dir : path, optional
+    home : path, optional
         A home instead of ``RLDS_HOME``.
     present : mapping, optional
         What `here` returns, where it is known.
@@ -133,12 +133,12 @@ def find(
     >>> [e.id for e in find("hopper medium expert", family="d4rl")][-1]
     'd4rl/hopper-medium-expert-v2'
     """
-    present = here(settings.read(cache_dir)) if present is None else present
+    present = here(settings.read(home)) if present is None else present
     found = registry.search(query, family=family, present=[present[key][0][0].base for key in sorted(present)])
     return found if not local else type(found)(e for e in found if e.id.lower() in present)
 
 
-def dataset(ref: StrPath, *, cache_dir: StrPath | None = None, why: str = refs.WHOLE) -> Path:
+def dataset(ref: StrPath, *, home: StrPath | None = None, why: str = refs.WHOLE) -> Path:
     """Return the directory of one dataset, by id, alias or path; ``why`` is as in `refs.whole`.
 
     Raises
@@ -150,7 +150,7 @@ def dataset(ref: StrPath, *, cache_dir: StrPath | None = None, why: str = refs.W
     RldsError
         The reference names a version.
     """
-    ref, where = refs.whole(ref, why), settings.read(cache_dir)
+    ref, where = refs.whole(ref, why), settings.read(home)
     found = _by_id(str(ref), where)
     if found is not None:
         return found
@@ -161,7 +161,7 @@ def dataset(ref: StrPath, *, cache_dir: StrPath | None = None, why: str = refs.W
 
 
 def datasets(
-    given: Iterable[str] = (), *, everything: bool = False, cache_dir: StrPath | None = None, why: str = refs.WHOLE
+    given: Iterable[str] = (), *, everything: bool = False, home: StrPath | None = None, why: str = refs.WHOLE
 ) -> tuple[Path, ...]:
     """Return the directories of several datasets, each once; a glob stands for the matching ones on this disk.
 
@@ -174,13 +174,11 @@ def datasets(
     RldsError
         A reference names a version.
     """
-    found = versions([str(refs.whole(ref, why)) for ref in given], everything=everything, cache_dir=cache_dir)
+    found = versions([str(refs.whole(ref, why)) for ref in given], everything=everything, home=home)
     return tuple(Path(ref.place) for ref in found)
 
 
-def versions(
-    given: Iterable[str] = (), *, everything: bool = False, cache_dir: StrPath | None = None
-) -> tuple[Ref, ...]:
+def versions(given: Iterable[str] = (), *, everything: bool = False, home: StrPath | None = None) -> tuple[Ref, ...]:
     """Return references to versions of datasets, as `version` does, each once; a glob stands for the matching datasets.
 
     Raises
@@ -188,23 +186,23 @@ def versions(
     DatasetNotFound, UnknownDataset
         As `dataset`; or a glob matches nothing.
     """
-    where = settings.read(cache_dir)
+    where = settings.read(home)
     found: dict[Ref, None] = {}
     if everything:
         found.update(dict.fromkeys(Ref(path) for _, path in _all(where)))
     for ref in given:
         matches = [Ref(path) for path in _matching(ref, where)] if refs.is_glob(ref) else None
-        found.update(dict.fromkeys(matches or [version(ref, cache_dir=cache_dir)]))
+        found.update(dict.fromkeys(matches or [version(ref, home=home)]))
     return tuple(found)
 
 
-def version(ref: StrPath, *, cache_dir: StrPath | None = None) -> Ref:
+def version(ref: StrPath, *, home: StrPath | None = None) -> Ref:
     """Return a reference to a version with the directory of its dataset as the place; raises as `dataset`."""
     named = refs.parse(ref)
-    return named.at(dataset(named.place, cache_dir=cache_dir))
+    return named.at(dataset(named.place, home=home))
 
 
-def version_or_file(ref: StrPath, *, cache_dir: StrPath | None = None) -> tuple[Ref, bool]:
+def version_or_file(ref: StrPath, *, home: StrPath | None = None) -> tuple[Ref, bool]:
     """Return `version`, or a path, and whether it is a dataset's; an id is preferred to a file of the same name.
 
     Raises
@@ -216,11 +214,11 @@ def version_or_file(ref: StrPath, *, cache_dir: StrPath | None = None) -> tuple[
     """
     named = refs.parse(ref)
     path = settings.expanded(named.place)
-    here = _by_id(str(named.place), settings.read(cache_dir)) is not None
+    here = _by_id(str(named.place), settings.read(home)) is not None
     if not here and (refs.is_glob(str(ref)) or (path.exists() and not holds_dataset(path))):
         return Ref(settings.expanded(refs.whole(ref))), False
     try:
-        return version(ref, cache_dir=cache_dir), True
+        return version(ref, home=home), True
     except (InvalidId, UnknownDataset) as e:
         raise UnknownDataset(f'"{ref}" is neither a file nor a known dataset.', hint=e.hint) from None
 

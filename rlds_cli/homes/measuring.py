@@ -68,7 +68,7 @@ class Usage:
     measures: int = 0
 
 
-def usage(refs: Iterable[str] = (), *, cache_dir: StrPath | None = None) -> Usage:
+def usage(refs: Iterable[str] = (), *, home: StrPath | None = None) -> Usage:
     """Measure the user's own home; a home that does not exist is empty.
 
     Parameters
@@ -81,10 +81,10 @@ def usage(refs: Iterable[str] = (), *, cache_dir: StrPath | None = None) -> Usag
     DatasetNotFound, UnknownDataset
         One of them is not in the home.
     """
-    root = settings.read(cache_dir).home
-    home, chosen = Home(root), _chosen(refs, root, cache_dir)
-    there = sorted(home.datasets(), key=_order)
-    archives = {str(id): _archive(path) for id, path in home.archives()}
+    root = settings.read(home).home
+    own, chosen = Home(root), _chosen(refs, root, home)
+    there = sorted(own.datasets(), key=_order)
+    archives = {str(id): _archive(path) for id, path in own.archives()}
     caches = {str(id): _cache(path) for id, path in there}
     owners: dict[Inode, list[str]] = {}
     measured = {id: files.sizes for id, files in caches.items()}
@@ -99,20 +99,20 @@ def usage(refs: Iterable[str] = (), *, cache_dir: StrPath | None = None) -> Usag
     rows += [DatasetUsage(id, size, 0, 0, None, False) for id, size in taken.items() if size]
     rows.sort(key=lambda row: _order((ids.parse(row.id), root)))  # archives before what was made of parts of them
     rows = [row for row in rows if not chosen or row.id in chosen]
-    caches_of = (root / "packed", home.frames, home.remote, home.measures)
+    caches_of = (root / "packed", own.frames, own.remote, own.measures)
     packed, frames, remote, kept = (size_on_disk(place, seen) for place in caches_of)
     left_over, walked = Files(), {str(place) for _, path in there for place in (path, History(path).beside)}
     for top in ("partial", "archives", "datasets", "versions"):
         left_over.add(root / top, without=walked)
     partial = add_new(left_over.sizes, seen)
-    total = archived + cached + packed + frames + partial + remote + kept + size_on_disk(home.decisions, seen)
+    total = archived + cached + packed + frames + partial + remote + kept + size_on_disk(own.decisions, seen)
     return Usage(root, tuple(rows), packed, partial, archived, cached, total, disk.free(root), remote, frames, kept)
 
 
-def _chosen(refs: Iterable[str], root: Path, cache_dir: StrPath | None) -> set[str]:
+def _chosen(refs: Iterable[str], root: Path, home: StrPath | None) -> set[str]:
     """Return the ids of the datasets that are listed; none if all are."""
     refs = list(refs)
-    paths = locating.datasets(refs, cache_dir=cache_dir, why="its bytes are counted with those of all versions")
+    paths = locating.datasets(refs, home=home, why="its bytes are counted with those of all versions")
     for path in paths:
         if not path.is_relative_to(root / "datasets"):
             raise DatasetNotFound(f"{path} is not in {root}.", hint=f"--home {path.parents[2]} selects that home")

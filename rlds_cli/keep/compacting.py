@@ -31,7 +31,7 @@ class Compacted:
     bytes_after: int
 
 
-def compact(ref: StrPath, *, cache_dir: StrPath | None = None) -> Compacted:
+def compact(ref: StrPath, *, home: StrPath | None = None) -> Compacted:
     """Rewrite a dataset, so that its episodes lie end to end and the rows of others take no space.
 
     Contents, order and fingerprint stay. Readers keep the version that they opened. The episodes are written
@@ -45,23 +45,23 @@ def compact(ref: StrPath, *, cache_dir: StrPath | None = None) -> Compacted:
     NoSpace
         There is no room to write the episodes once more. The dataset is as it was.
     """
-    path = homes.dataset(ref, cache_dir=cache_dir, why="compacting makes a version from the newest one")
+    path = homes.dataset(ref, home=home, why="compacting makes a version from the newest one")
     before = size_on_disk(path)
     if (growing := GrowingDataset.find(path)) is not None:
         done = growing.compact()
         changed, waiting = done.changed, done.waiting
     else:
-        changed, waiting = _compact_files(path, cache_dir), 0
+        changed, waiting = _compact_files(path, home), 0
     store, after = open_store(path), size_on_disk(path)
     id, fingerprint = store.manifest.id, store.fingerprint()
     return Compacted(id, path, store.version, fingerprint, changed, waiting, before, after)
 
 
-def _compact_files(path: Path, cache_dir: StrPath | None) -> bool:
+def _compact_files(path: Path, home: StrPath | None) -> bool:
     """Make a next version whose files are its own, and remove earlier ones; False if it is so already."""
 
     def referred() -> set[int]:
-        return {source.version for other, source in referring.to(path, cache_dir) if other != path}
+        return {source.version for other, source in referring.to(path, home) if other != path}
 
     return dataset.compact(Dataset(open_store(path)), referred)
 
@@ -78,7 +78,7 @@ class Cleared:
     dry_run: bool = False
 
 
-def clear(ref: StrPath, *, protected: bool = False, dry_run: bool = False, cache_dir: StrPath | None = None) -> Cleared:
+def clear(ref: StrPath, *, protected: bool = False, dry_run: bool = False, home: StrPath | None = None) -> Cleared:
     """Let all episodes of a growing dataset leave; its id, its fields and what it keeps stay.
 
     Who reads an older version reads on. The rows are freed when nobody does.
@@ -90,7 +90,7 @@ def clear(ref: StrPath, *, protected: bool = False, dry_run: bool = False, cache
         Protected episodes leave, too.
     dry_run : bool
         Only count them.
-    cache_dir : path, optional
+    home : path, optional
 
     Raises
     ------
@@ -101,7 +101,7 @@ def clear(ref: StrPath, *, protected: bool = False, dry_run: bool = False, cache
     NoSpace
         The disk is full. The dataset is as it was.
     """
-    path = homes.dataset(ref, cache_dir=cache_dir, why="episodes leave the newest version")
+    path = homes.dataset(ref, home=home, why="episodes leave the newest version")
     growing = GrowingDataset.of(path)
     id, done = Manifest.read(path).id, growing.clear(protected=protected, dry_run=dry_run)
     return Cleared(id, path, done.version, done.left, done.kept, dry_run=dry_run)

@@ -254,7 +254,7 @@ def make(
     source: Path,
     *,
     verify: Callable[[Path], None],
-    cache_dir: StrPath | None,
+    home: StrPath | None,
 ) -> Path:
     """Make a dataset by the edits of a lock file, and return its directory.
 
@@ -274,7 +274,7 @@ def make(
     """
     wrong = f"The lock does not fit {id}"
     ds = Dataset(open_store(source))
-    how: dict[str, Any] = {"verify": verify, "cache_dir": cache_dir}
+    how: dict[str, Any] = {"verify": verify, "home": home}
     return remake(ds, ids.parse(id), version, lambda store: _outcome(store, edits, wrong), **how)
 
 

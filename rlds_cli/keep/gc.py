@@ -66,7 +66,7 @@ class Collection:
     bytes: int
 
 
-def find_garbage(*, archives: bool = False, remote: bool = False, cache_dir: StrPath | None = None) -> Collection:
+def find_garbage(*, archives: bool = False, remote: bool = False, home: StrPath | None = None) -> Collection:
     """List the garbage in the user's own home; nothing is changed.
 
     Packed rows are built again when a loader needs them, and frames are decoded again. Frames that a process uses stay.
@@ -88,15 +88,15 @@ def find_garbage(*, archives: bool = False, remote: bool = False, cache_dir: Str
     NoPermission
         The home is not writable, so that locks cannot be taken.
     """
-    home = Home(settings.read(cache_dir).home)
-    found = [*_links(home), *_packed(home), *_frames(home), *_partial(home), *_parts(home), *_aside(home)]
-    found += [*_versions(home), *_measures(home, settings.read(cache_dir), elsewhere=remote)]
+    own = Home(settings.read(home).home)
+    found = [*_links(own), *_packed(own), *_frames(own), *_partial(own), *_parts(own), *_aside(own)]
+    found += [*_versions(own), *_measures(own, settings.read(home), elsewhere=remote)]
     if archives:
-        found += _archives(home)
+        found += _archives(own)
     if remote:
-        found += _remote(home)
-    with writing(home):
-        return _collection(home, [replace(g, why=g.why or _busy(home, g)) for g in found])
+        found += _remote(own)
+    with writing(own):
+        return _collection(own, [replace(g, why=g.why or _busy(own, g)) for g in found])
 
 
 def collect(planned: Collection, *, progress: Progress | bool | None = None) -> Collection:

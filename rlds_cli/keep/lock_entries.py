@@ -27,8 +27,8 @@ _SELECTING = ("select_episodes", "top_episodes")  # their selection is reproduci
 class Entries:
     """The datasets of a lock file, each after those that it was made of, and with one version."""
 
-    def __init__(self, cache_dir: StrPath | None) -> None:
-        self._cache_dir = cache_dir
+    def __init__(self, home: StrPath | None) -> None:
+        self._home = home
         self._found: dict[str, tuple[int, Locked]] = {}  # number of the version, and the entry, by id
 
     def datasets(self) -> list[Locked]:
@@ -105,7 +105,7 @@ class Entries:
 
     def _add_source(self, step: Mapping[str, Any], within: tuple[str, ...]) -> Store:
         """Add the version that a step changed."""
-        path = homes.locate(str(step["from"]), settings.read(self._cache_dir))
+        path = homes.locate(str(step["from"]), settings.read(self._home))
         number = _version_made_of(path, step)
         if number is None:
             raise DatasetNotFound(
@@ -117,7 +117,7 @@ class Entries:
 
     def _add_source_of_function(self, step: Mapping[str, Any], within: tuple[str, ...]) -> bool:
         """Add the version that a function read, or the newest; return whether it read all episodes of that version."""
-        path = homes.locate(str(step["from"]), settings.read(self._cache_dir))
+        path = homes.locate(str(step["from"]), settings.read(self._home))
         number = _version_made_of(path, step)
         self.add(Ref(path, version=number), within)
         return number is not None and "of" not in step

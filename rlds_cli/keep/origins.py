@@ -23,7 +23,7 @@ from rlds_cli.store import History, Manifest, Problem, StoredDataset, open_store
 Found = tuple[list[str], list[Problem]]
 
 
-def compare(path: Path, fingerprint: str | None, *, cache_dir: StrPath | None = None) -> Found:
+def compare(path: Path, fingerprint: str | None, *, home: StrPath | None = None) -> Found:
     """Compare the dataset in ``path`` with its origins; returns remarks and problems."""
     try:
         m = Manifest.read(path)
@@ -31,7 +31,7 @@ def compare(path: Path, fingerprint: str | None, *, cache_dir: StrPath | None = 
     except (RldsError, OSError, ValueError, KeyError):
         return [], []  # the check of the dataset itself reports it
     if m.provenance and ids.parse(m.id).variant:
-        return _derived(m, cache_dir), []
+        return _derived(m, home), []
     remarks, problems = _archive(path, m, sources) if sources else ([], [])
     entry = registry.listed(m.id)
     unpublished = entry.unpublished(sources) if entry else ()
@@ -112,13 +112,13 @@ def own_files(path: Path) -> list[tuple[Path, str]]:
     return [(path, sha256) for path, sha256 in given if path is not None]
 
 
-def _derived(m: Manifest, cache_dir: StrPath | None) -> list[str]:
+def _derived(m: Manifest, home: StrPath | None) -> list[str]:
     step = next((s for s in reversed(m.provenance) if s["from"] != m.id), None)  # others made versions of it
     if step is None:
         return []
     source, wanted = step["from"], step.get("of", step["source"])
     try:
-        there = homes.path_of(ids.parse(str(source)), settings.read(cache_dir))
+        there = homes.path_of(ids.parse(str(source)), settings.read(home))
         if there is None:
             return [f"its source {source} is not here"]
         history = History(there)

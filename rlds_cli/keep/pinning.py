@@ -74,7 +74,7 @@ class Synced:
     selected_from: Path | None = None
 
 
-def lock(refs: Sequence[str], *, allow_unreproducible: bool = False, cache_dir: StrPath | None = None) -> str:
+def lock(refs: Sequence[str], *, allow_unreproducible: bool = False, home: StrPath | None = None) -> str:
     """Return the text of a lock file for datasets on this disk, and for those that they were made of.
 
     Parameters
@@ -90,8 +90,8 @@ def lock(refs: Sequence[str], *, allow_unreproducible: bool = False, cache_dir: 
     RldsError
         No other machine can make one of them again; the message says why.
     """
-    entries = Entries(cache_dir)
-    for ref in homes.versions(refs, cache_dir=cache_dir):
+    entries = Entries(home)
+    for ref in homes.versions(refs, home=home):
         entries.add(ref)
     locked = entries.datasets()
     lost = next((d for d in locked if not d.reproducible), None)
@@ -123,7 +123,7 @@ def read(file: StrPath) -> tuple[Locked, ...]:
         raise RldsError(f"{file} is not a lock file: {e}.", hint=hint) from e
 
 
-def functions(file: StrPath, *, cache_dir: StrPath | None = None) -> tuple[UserFunction, ...]:
+def functions(file: StrPath, *, home: StrPath | None = None) -> tuple[UserFunction, ...]:
     """Return the user functions that `sync` would run. They must be allowed; built-in ones need no permission.
 
     Raises
@@ -131,10 +131,10 @@ def functions(file: StrPath, *, cache_dir: StrPath | None = None) -> tuple[UserF
     RldsError
         As `sync`, before it begins.
     """
-    return lock_file.wanted(_missing(_checked(file), cache_dir))
+    return lock_file.wanted(_missing(_checked(file), home))
 
 
-def hosts(file: StrPath, *, cache_dir: StrPath | None = None) -> tuple[str, ...]:
+def hosts(file: StrPath, *, home: StrPath | None = None) -> tuple[str, ...]:
     """Return the web servers that `sync` would send requests to and the registry does not name; they must be allowed.
 
     Raises
@@ -142,7 +142,7 @@ def hosts(file: StrPath, *, cache_dir: StrPath | None = None) -> tuple[str, ...]
     RldsError
         As `sync`, before it begins.
     """
-    return _hosts(_missing(_checked(file), cache_dir), settings.read(cache_dir))
+    return _hosts(_missing(_checked(file), home), settings.read(home))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ def unallowed(
     *,
     allow_code: Sequence[str] = (),
     allow_address: Sequence[str] = (),
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
 ) -> Unallowed:
     """Return what `sync` would ask permission for, besides what is allowed.
 
@@ -168,8 +168,8 @@ def unallowed(
         As `sync`, before it begins.
     """
     everything = lock_file.EVERYTHING
-    asked = () if everything in allow_address else hosts(file, cache_dir=cache_dir)
-    code = () if everything in allow_code else functions(file, cache_dir=cache_dir)
+    asked = () if everything in allow_address else hosts(file, home=home)
+    code = () if everything in allow_code else functions(file, home=home)
     return Unallowed(
         tuple(f for f in code if f.reference not in allow_code),
         tuple(h for h in asked if not {h, h.rpartition(":")[0]} & set(allow_address)),
@@ -232,7 +232,7 @@ def sync(
     allow_code: bool | Sequence[str] = (),
     allow_address: bool | Sequence[str] = (),
     depends_on: Sequence[str | os.PathLike[str]] = (),
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> tuple[Synced, ...]:
     """Obtain all datasets of a lock file, with equal fingerprints.
@@ -266,12 +266,12 @@ def sync(
         was done.
     """
     locked = _checked(file)
-    missing = _missing(locked, cache_dir)
-    _check_hosts(missing, allow_address, file, settings.read(cache_dir))
+    missing = _missing(locked, home)
+    _check_hosts(missing, allow_address, file, settings.read(home))
     lock_file.check_granted(missing, allow_code, depends_on, file)
     done: dict[str, Synced] = {}
     for d in locked:
-        made = _sync(d, done, jobs, force, cache_dir, shown(progress))
+        made = _sync(d, done, jobs, force, home, shown(progress))
         newest = History.of(made.path).newest
         number = d.version if d.recorded else Manifest.read(made.path).version
         done[d.id] = replace(made, version=newest if number is None else number, newest=newest)
@@ -301,10 +301,8 @@ def _check_registry(d: Locked, file: StrPath) -> None:
         )
 
 
-def _missing(locked: Sequence[Locked], cache_dir: StrPath | None) -> tuple[Locked, ...]:
-    return tuple(
-        d for d in locked if _here(d, cache_dir) is None and (not d.in_place or _here(_unedited(d), cache_dir) is None)
-    )
+def _missing(locked: Sequence[Locked], home: StrPath | None) -> tuple[Locked, ...]:
+    return tuple(d for d in locked if _here(d, home) is None and (not d.in_place or _here(_unedited(d), home) is None))
 
 
 def _unedited(d: Locked) -> Locked:
@@ -313,9 +311,9 @@ def _unedited(d: Locked) -> Locked:
     return replace(d, fingerprint=d.edits["base"], fields={}, edits=None, version=None)
 
 
-def _here(d: Locked, cache_dir: StrPath | None) -> Path | None:
+def _here(d: Locked, home: StrPath | None) -> Path | None:
     """Return the directory of the dataset, or of an earlier version of it, that has the content of the lock."""
-    path = homes.path_of(ids.parse(d.id), settings.read(cache_dir))
+    path = homes.path_of(ids.parse(d.id), settings.read(home))
     if path is None:
         return None
     found = StoredDataset(path).with_content(d.fingerprint, d.version, lambda m: _has_facts(m, d))
@@ -336,25 +334,25 @@ def _fingerprint_at(path: Path, version: int) -> str | None:
 
 
 def _sync(
-    d: Locked, done: Mapping[str, Synced], jobs: int, force: bool, cache_dir: StrPath | None, tell: Progress
+    d: Locked, done: Mapping[str, Synced], jobs: int, force: bool, home: StrPath | None, tell: Progress
 ) -> Synced:
-    if (same := _here(d, cache_dir)) is not None:
+    if (same := _here(d, home)) is not None:
         return Synced(d.id, d.fingerprint, "here", same)
-    other = homes.path_of(ids.parse(d.id), settings.read(cache_dir))
+    other = homes.path_of(ids.parse(d.id), settings.read(home))
     if d.recorded and other is not None and d.address is None:
         raise _other_version(d, other)
-    if other is not None and _succeeds(other, d, cache_dir):
-        return _earlier(d, other, done, jobs, cache_dir, tell)
+    if other is not None and _succeeds(other, d, home):
+        return _earlier(d, other, done, jobs, home, tell)
     if not d.recorded and other is not None and not force and not _precedes(other, d):
         raise _differs(d, other, hint=f"rlds sync --force replaces {d.id}")
     if d.edits is not None:
-        source = _sync(_unedited(d), done, jobs, force, cache_dir, tell) if d.in_place else done[str(d.source)]
-        path = _edited(d, d.edits, source.path, cache_dir)
+        source = _sync(_unedited(d), done, jobs, force, home, tell) if d.in_place else done[str(d.source)]
+        path = _edited(d, d.edits, source.path, home)
         chosen_from = source.path if d.edits.get("measured") else None
         return Synced(d.id, d.fingerprint, "made", path, selected_from=chosen_from)
     if d.address is not None and may_be_pulled(d.id):
         try:
-            path = _pulled(d, d.address, force, cache_dir, tell)
+            path = _pulled(d, d.address, force, home, tell)
             return Synced(d.id, d.fingerprint, "downloaded", path)
         except (TransferError, DatasetNotFound, WrongFingerprint) as e:
             if not d.files:
@@ -366,9 +364,9 @@ def _sync(
             hint="copy its directory from where the lock was written: rlds path " + d.id,
         )
     if d.source:
-        path = _made(d, done[d.source].path, jobs, force, cache_dir, tell)
+        path = _made(d, done[d.source].path, jobs, force, home, tell)
     else:
-        path = _downloaded(d, jobs, force, cache_dir, tell)
+        path = _downloaded(d, jobs, force, home, tell)
     if Manifest.read(path).fingerprint != d.fingerprint:
         raise _differs(d, path, hint=f"rlds rm {d.id} removes it; it stays until then")
     return Synced(d.id, d.fingerprint, "made" if d.made_by else "downloaded", path)
@@ -380,13 +378,13 @@ def _precedes(path: Path, d: Locked) -> bool:
     return d.in_place and m.version < (d.version or 0) and m.fingerprint == _unedited(d).fingerprint
 
 
-def _succeeds(path: Path, d: Locked, cache_dir: StrPath | None) -> bool:
+def _succeeds(path: Path, d: Locked, home: StrPath | None) -> bool:
     """Return whether the dataset in ``path`` was made of the version of the lock, or of that which its edits change.
 
     That version itself is not there, and the dataset is in the user's own home.
     """
     m = Manifest.read(path)
-    if m.growing or not path.is_relative_to(settings.read(cache_dir).home):
+    if m.growing or not path.is_relative_to(settings.read(home).home):
         return False
     numbers = {step["source"]: step.get("version") for step in m.provenance if step["id"] == m.id}
     based = d.edits is not None and d.in_place and d.edits["base"] in numbers
@@ -395,14 +393,14 @@ def _succeeds(path: Path, d: Locked, cache_dir: StrPath | None) -> bool:
 
 
 def _earlier(
-    d: Locked, path: Path, done: Mapping[str, Synced], jobs: int, cache_dir: StrPath | None, tell: Progress
+    d: Locked, path: Path, done: Mapping[str, Synced], jobs: int, home: StrPath | None, tell: Progress
 ) -> Synced:
     """Make the version of the lock in a home of its own, and put it among the earlier versions of the dataset."""
-    own = Home(settings.read(cache_dir).home)
+    own = Home(settings.read(home).home)
     partial = own.root / "partial"
     safe_files.directory(partial, own.root)
     with tempfile.TemporaryDirectory(prefix="sync-", dir=partial) as work:
-        base = _here(_unedited(d), cache_dir) if d.in_place else None
+        base = _here(_unedited(d), home) if d.in_place else None
         if d.edits is not None and base is not None:
             made = Synced(d.id, d.fingerprint, "made", _edited(d, d.edits, base, work))
         else:
@@ -411,8 +409,8 @@ def _earlier(
             return replace(made, path=History(path).keep(made.path))
 
 
-def _edited(d: Locked, change: Mapping[str, Any], source: Path, cache_dir: StrPath | None) -> Path:
-    return edits.make(d.id, d.version or 1, change, source, verify=lambda made: _check(d, made), cache_dir=cache_dir)
+def _edited(d: Locked, change: Mapping[str, Any], source: Path, home: StrPath | None) -> Path:
+    return edits.make(d.id, d.version or 1, change, source, verify=lambda made: _check(d, made), home=home)
 
 
 def _other_version(d: Locked, path: Path) -> WrongFingerprint:
@@ -425,21 +423,21 @@ def _other_version(d: Locked, path: Path) -> WrongFingerprint:
     )
 
 
-def _pulled(d: Locked, address: str, force: bool, cache_dir: StrPath | None, tell: Progress) -> Path:
+def _pulled(d: Locked, address: str, force: bool, home: StrPath | None, tell: Progress) -> Path:
     from rlds_cli.places import Pull
 
-    place, where = replace(Address.parse(address), index=d.index), settings.read(cache_dir)
+    place, where = replace(Address.parse(address), index=d.index), settings.read(home)
     return Pull(place, where, as_=d.id).run(expect=d.fingerprint, force=force, progress=tell)
 
 
-def _downloaded(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, tell: Progress) -> Path:
+def _downloaded(d: Locked, jobs: int, force: bool, home: StrPath | None, tell: Progress) -> Path:
     from rlds_cli.make import deliver
 
     id = ids.parse(d.id)
     base = str(id.base)
     known = _entry(d)
     portion = Subset.from_facts(d.options.get("portion") or {})
-    where = settings.read(cache_dir)
+    where = settings.read(home)
     pins = tuple(pinned(f, known, where) for f in d.files)
     # A part of an archive needs the listing of all files. So does a tree whose files have no remote address of
     # their own, and a store of many files, which the lock pins as one.
@@ -450,7 +448,7 @@ def _downloaded(d: Locked, jobs: int, force: bool, cache_dir: StrPath | None, te
         frames=str(d.options.get("frames", "encoded")),
         skip_bad=bool(d.options.get("skip_bad")),
         force=force,
-        cache_dir=cache_dir,
+        home=home,
         portion=portion,
         files=() if listed else pins,
         pinned=pins if listed else (),
@@ -530,11 +528,11 @@ def _names(d: Locked) -> str:
     return ", ".join(names[:3]) + more if names else "values given in Python"
 
 
-def _made(d: Locked, source: Path, jobs: int, force: bool, cache_dir: StrPath | None, tell: Progress) -> Path:
+def _made(d: Locked, source: Path, jobs: int, force: bool, home: StrPath | None, tell: Progress) -> Path:
     from rlds_cli.preprocess import RecordedStep
 
     (step,) = map(RecordedStep, d.made_by)
-    how: dict[str, Any] = {"jobs": jobs, "force": force, "cache_dir": cache_dir, "progress": tell}
+    how: dict[str, Any] = {"jobs": jobs, "force": force, "home": home, "progress": tell}
     return step.take(source, d.id, lambda made: _check(d, made.path), **how).path
 
 

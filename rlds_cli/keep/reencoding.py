@@ -56,7 +56,7 @@ def reencode(
     *,
     to: Encoding,
     jobs: int | None = None,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Reencoded:
     """Encode a dataset again and replace the old one in one step; its content stays the same.
@@ -80,7 +80,7 @@ def reencode(
         The disk is full or not writable; the dataset stays as it is.
     """
     tell = shown(progress)
-    path = homes.dataset(ref, cache_dir=cache_dir, why="the storage of the newest version is changed")
+    path = homes.dataset(ref, home=home, why="the storage of the newest version is changed")
     m = Manifest.read(path)
     if m.growing and to == "zarr":
         raise RldsError(
@@ -89,9 +89,9 @@ def reencode(
         )
     if m.encoding == to:
         return _unchanged(path, m)
-    id, own = ids.parse(m.id), _place(path, cache_dir)
+    id, own = ids.parse(m.id), _place(path, home)
     with exclusive(own, id, tell):
-        path = homes.dataset(ref, cache_dir=cache_dir)
+        path = homes.dataset(ref, home=home)
         m = Manifest.read(path)
         if m.encoding == to:  # another process was faster
             return _unchanged(path, m)
@@ -105,9 +105,9 @@ def _unchanged(path: Path, m: Manifest) -> Reencoded:
     return Reencoded(m.id, path, m.fingerprint, m.encoding, False, size, size)
 
 
-def _place(path: Path, cache_dir: StrPath | None) -> Home:
+def _place(path: Path, home: StrPath | None) -> Home:
     """Return the home of the dataset if it is writable, else the user's own."""
-    own = settings.read(cache_dir).home
+    own = settings.read(home).home
     root = path.parents[2] if len(path.parents) > 2 and path.parents[1].name == "datasets" else own
     return Home(root if os.access(root, os.W_OK) and os.access(path.parent, os.W_OK) else own)
 

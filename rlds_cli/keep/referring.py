@@ -12,17 +12,17 @@ from rlds_cli.store import History
 from rlds_cli.store.references import ReferencedVersion
 
 
-def to(dataset: Path, cache_dir: StrPath | None = None) -> Iterator[tuple[Path, ReferencedVersion]]:
+def to(dataset: Path, home: StrPath | None = None) -> Iterator[tuple[Path, ReferencedVersion]]:
     """Yield the datasets in the user's homes that refer to a version of another one, with that version.
 
     Datasets in homes of others refer to it as well, and are not known here.
 
     Parameters
     ----------
-    cache_dir : path, optional
+    home : path, optional
         A home that is used instead of ``RLDS_HOME``, whose datasets are looked at as well.
     """
-    homes = [*settings.read(cache_dir).homes, *settings.read().homes]
+    homes = [*settings.read(home).homes, *settings.read().homes]
     for root in dict.fromkeys(homes):
         for _, path in Home(root).datasets():
             yield from ((path, source) for source in History(path).referring_to(dataset))

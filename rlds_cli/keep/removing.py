@@ -43,7 +43,7 @@ class Removal:
     referring: tuple[Path, ...] = ()
 
 
-def plan_removal(refs: Iterable[str], *, cache_dir: StrPath | None = None) -> tuple[Removal, ...]:
+def plan_removal(refs: Iterable[str], *, home: StrPath | None = None) -> tuple[Removal, ...]:
     """Plan a removal; nothing is changed.
 
     Parameters
@@ -58,11 +58,11 @@ def plan_removal(refs: Iterable[str], *, cache_dir: StrPath | None = None) -> tu
     NoPermission
         One is in a shared home, which others use; or its directory is a link.
     """
-    own = settings.read(cache_dir).home
+    own = settings.read(home).home
     try:
         paths = homes.datasets(
             refs,
-            cache_dir=cache_dir,
+            home=home,
             why="a dataset is removed with all its versions (rlds compact removes earlier ones)",
         )
     except DatasetNotFound as e:
@@ -74,8 +74,8 @@ def plan_removal(refs: Iterable[str], *, cache_dir: StrPath | None = None) -> tu
                 hint=f"--home {path.parents[2]} selects that home",
             )
         safe_files.check_directories(path, own)
-    lost = [obstacle(path, gone=frozenset(paths), cache_dir=cache_dir) for path in paths]
-    others = [tuple(dict.fromkeys(p for p, _ in referring.to(path, cache_dir) if p not in paths)) for path in paths]
+    lost = [obstacle(path, gone=frozenset(paths), home=home) for path in paths]
+    others = [tuple(dict.fromkeys(p for p, _ in referring.to(path, home) if p not in paths)) for path in paths]
     return tuple(_plan(Home(own), *one) for one in zip(paths, freed_by(paths), lost, others, strict=True))
 
 
@@ -93,7 +93,7 @@ def _tags(path: Path) -> str:
 
 
 def remove(
-    refs: Iterable[str], *, cache_dir: StrPath | None = None, progress: Progress | bool | None = None
+    refs: Iterable[str], *, home: StrPath | None = None, progress: Progress | bool | None = None
 ) -> tuple[Removal, ...]:
     """Remove datasets one by one, each in one step, with their measures. Archives, and datasets made of them, stay.
 
@@ -102,8 +102,8 @@ def remove(
     DatasetNotFound, UnknownDataset, NoPermission
         As `plan_removal`; nothing was removed.
     """
-    planned = plan_removal(refs, cache_dir=cache_dir)
-    where = settings.read(cache_dir)
+    planned = plan_removal(refs, home=home)
+    where = settings.read(home)
     for one in planned:
         id = ids.parse(one.id)
         with exclusive(Home(where.home), id, shown(progress)):
@@ -116,7 +116,7 @@ def remove(
     return planned
 
 
-def obstacle(path: Path, *, gone: frozenset[Path] = frozenset(), cache_dir: StrPath | None = None) -> str:
+def obstacle(path: Path, *, gone: frozenset[Path] = frozenset(), home: StrPath | None = None) -> str:
     """Say why the dataset in ``path`` cannot be made again; empty where it can.
 
     Parameters
@@ -131,9 +131,9 @@ def obstacle(path: Path, *, gone: frozenset[Path] = frozenset(), cache_dir: StrP
         if not m.reader and not m.provenance:
             return "it grows, and its episodes are stored nowhere else"
         if m.reader == MERGED:
-            return _of_merged(m, gone, cache_dir)
+            return _of_merged(m, gone, home)
         if m.provenance:
-            return _of_derived(m, gone, cache_dir)
+            return _of_derived(m, gone, home)
         if not open_store(path, check=False).sources:
             return "it was created from values in Python"
         return _of_archive(ids.parse(m.id), path)
@@ -141,15 +141,15 @@ def obstacle(path: Path, *, gone: frozenset[Path] = frozenset(), cache_dir: StrP
         return "it cannot be read: its origin is not known"
 
 
-def _of_merged(m: Manifest, gone: frozenset[Path], cache_dir: StrPath | None) -> str:
+def _of_merged(m: Manifest, gone: frozenset[Path], home: StrPath | None) -> str:
     for member in m.options.get("merged", ()):
-        there = homes.path_of(ids.parse(str(member["id"])), settings.read(cache_dir))
+        there = homes.path_of(ids.parse(str(member["id"])), settings.read(home))
         if there is None or there in gone or StoredDataset(there).fingerprint() != member["of"]:
             return f"{member['id']}, which it was merged from, is not here as it was"
     return ""
 
 
-def _of_derived(m: Manifest, gone: frozenset[Path], cache_dir: StrPath | None) -> str:
+def _of_derived(m: Manifest, gone: frozenset[Path], home: StrPath | None) -> str:
     step = m.provenance[-1]
     if ProvenanceStep(step).appends:
         return "files were appended to it"
@@ -159,11 +159,11 @@ def _of_derived(m: Manifest, gone: frozenset[Path], cache_dir: StrPath | None) -
     if ":" not in reference and not _is_builtin(step):
         return f'the source of its function "{reference}" is not kept'
     source = str(step.get("from", ""))
-    there = homes.path_of(ids.parse(source), settings.read(cache_dir))
+    there = homes.path_of(ids.parse(source), settings.read(home))
     if there is not None and there not in gone:
         return ""
     if there is not None:
-        why = obstacle(there, gone=gone, cache_dir=cache_dir)
+        why = obstacle(there, gone=gone, home=home)
         return f"{source}, which it was made of, is removed too: {why}" if why else ""
     return "" if origins.downloadable(source) else f"{source}, which it was made of, is not here"
 

@@ -42,7 +42,7 @@ class Repair:
 
 
 def repair(
-    ref: StrPath, *, jobs: int | None = None, cache_dir: StrPath | None = None, progress: Progress | bool | None = None
+    ref: StrPath, *, jobs: int | None = None, home: StrPath | None = None, progress: Progress | bool | None = None
 ) -> Repair:
     """Verify a dataset and repair it; sound files are neither fetched nor written.
 
@@ -64,12 +64,12 @@ def repair(
     WrongFingerprint
         The new dataset would have other content. The dataset is unchanged.
     """
-    found = verify(ref, cache_dir=cache_dir, progress=progress)
+    found = verify(ref, home=home, progress=progress)
     if found.ok:
         return Repair(found, found)
     if found.packed:
-        return _unpack(found, ref, jobs=jobs, cache_dir=cache_dir, progress=progress)
-    place = Home(settings.read(cache_dir).home)
+        return _unpack(found, ref, jobs=jobs, home=home, progress=progress)
+    place = Home(settings.read(home).home)
     id = _id_of(found.path, place)
     why = _hopeless(id, found.path)
     if id is None or why:
@@ -78,14 +78,14 @@ def repair(
     expected, kept = _expected(found), _tags(found.path)
     fetched: tuple[str, ...] = ()
     if id.family == "local" and origins.described(found.path) is None:
-        _import(id, found.path, jobs, cache_dir, tell)
+        _import(id, found.path, jobs, home, tell)
         damaged = True
     else:
         damaged = not StoredDataset(found.path).verify(progress=tell).ok
-        request = _request(id, found.path, place, cache_dir)
+        request = _request(id, found.path, place, home)
         fetched = _convert(request, id, jobs, tell, expected) if damaged else _fetch(request, id, place, tell)
-    made = homes.dataset(str(id), cache_dir=cache_dir)
-    now = verify(made, expect=expected, cache_dir=cache_dir)
+    made = homes.dataset(str(id), home=home)
+    now = verify(made, expect=expected, home=home)
     if now.ok:
         for name, number in kept.items():
             History(made).tag(name, number)
@@ -100,7 +100,7 @@ def _tags(path: Path) -> Mapping[str, int]:
 
 
 def _unpack(
-    found: Verification, ref: StrPath, *, jobs: int | None, cache_dir: StrPath | None, progress: Progress | bool | None
+    found: Verification, ref: StrPath, *, jobs: int | None, home: StrPath | None, progress: Progress | bool | None
 ) -> Repair:
     """Delete damaged packed files, then repair the rest."""
     for file in found.packed:
@@ -108,7 +108,7 @@ def _unpack(
             file.unlink(missing_ok=True)
         except OSError as e:
             return Repair(found, found, why=f"{file} cannot be deleted: {e.strerror}")
-    rest = repair(ref, jobs=jobs, cache_dir=cache_dir, progress=progress)
+    rest = repair(ref, jobs=jobs, home=home, progress=progress)
     return replace(rest, found=found, deleted=found.packed)
 
 
@@ -117,19 +117,19 @@ def repair_all(
     *,
     everything: bool = False,
     jobs: int | None = None,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> tuple[Repair, ...]:
     """Repair several datasets, chosen as in `verification.verify_all`. A failure does not stop the others."""
-    paths = homes.datasets(refs, everything=everything, cache_dir=cache_dir, why="the newest version is repaired")
+    paths = homes.datasets(refs, everything=everything, home=home, why="the newest version is repaired")
     done = []
     for path in paths:
         try:
-            done.append(repair(path, jobs=jobs, cache_dir=cache_dir, progress=progress))
+            done.append(repair(path, jobs=jobs, home=home, progress=progress))
         except (TransferError, ArchiveError, WrongFingerprint) as exc:
             if len(paths) == 1:
                 raise
-            found = verify(path, cache_dir=cache_dir, progress=progress)
+            found = verify(path, home=home, progress=progress)
             done.append(Repair(found, found, why=exc.message))
     return tuple(done)
 
@@ -177,7 +177,7 @@ def _lost(path: Path) -> str:
     return f"{changed[0]} is missing, or has changed: {again}" if changed else ""
 
 
-def _import(id: DatasetId, path: Path, jobs: int | None, cache_dir: StrPath | None, tell: Progress) -> None:
+def _import(id: DatasetId, path: Path, jobs: int | None, home: StrPath | None, tell: Progress) -> None:
     """Repeat an import with the same files and options."""
     m = Manifest.read(path)
     known = {"fields", "episodes_by", "skip_bad", "last_step", "rewards", "missing", "topics", "hz", "nearest"}
@@ -190,7 +190,7 @@ def _import(id: DatasetId, path: Path, jobs: int | None, cache_dir: StrPath | No
         store="zarr" if m.encoding == "zarr" else "memmap",
         force=True,
         jobs=jobs,
-        cache_dir=cache_dir,
+        home=home,
         progress=tell,
         **asked,
     )
@@ -204,7 +204,7 @@ def _unknown(id: DatasetId) -> str:
     return ""
 
 
-def _request(id: DatasetId, path: Path, place: Home, cache_dir: StrPath | None) -> DownloadRequest:
+def _request(id: DatasetId, path: Path, place: Home, home: StrPath | None) -> DownloadRequest:
     """Return the request for the same dataset, from exactly the same files."""
     try:
         m = Manifest.read(path)
@@ -221,7 +221,7 @@ def _request(id: DatasetId, path: Path, place: Home, cache_dir: StrPath | None) 
         portion=Subset.from_facts(portion) if portion else Subset(),
         files=_files(id, path, place),
         force=True,
-        cache_dir=cache_dir,
+        home=home,
         line=None if entry is None else entry.line,
     )
 

@@ -26,7 +26,7 @@ def verify(
     *,
     expect: str | None = None,
     jobs: int | None = None,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Verification:
     """Hash a dataset again, compare the digests, and check that its parts agree. Writes nothing.
@@ -48,11 +48,11 @@ def verify(
         ``expect`` is not a fingerprint.
     """
     wanted = None if expect is None else _digits(expect)
-    named = homes.version(ref, cache_dir=cache_dir)
+    named = homes.version(ref, home=home)
     path = Path(named.place)
     found = StoredDataset(path).verify(named, jobs=jobs, progress=progress)
-    remarks, of_origin = origins.compare(path, found.fingerprint, cache_dir=cache_dir)
-    of_packed = _check_packed(path, intact=found.ok, cache_dir=cache_dir)
+    remarks, of_origin = origins.compare(path, found.fingerprint, home=home)
+    of_packed = _check_packed(path, intact=found.ok, home=home)
     problems = [*found.problems, *of_origin, *_expected(found, wanted)]
     fix = f"rlds verify {found.id} --fix" if problems and origins.mendable(found.id, path) else None
     hint = fix or (origins.fetch_again(path) or (_REST if found.problems else None) if problems else None)
@@ -68,10 +68,10 @@ def verify(
     )
 
 
-def _check_packed(path: Path, *, intact: bool, cache_dir: StrPath | None) -> dict[Path, Problem]:
+def _check_packed(path: Path, *, intact: bool, home: StrPath | None) -> dict[Path, Problem]:
     """Check the files that loaders have packed from a dataset, in all homes where they may be."""
     own = path.absolute().parents
-    roots = [*(own[2:3] if len(own) > 2 else ()), *settings.read(cache_dir).homes, settings.read().home]
+    roots = [*(own[2:3] if len(own) > 2 else ()), *settings.read(home).homes, settings.read().home]
     there = [root for root in dict.fromkeys(roots) if (root / "packed").is_dir()]
     if not there:
         return {}
@@ -108,12 +108,12 @@ def verify_all(
     everything: bool = False,
     expect: str | None = None,
     jobs: int | None = None,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> tuple[Verification, ...]:
     """Verify several datasets. Globs match datasets on this disk; ``everything`` takes all of them."""
-    found = homes.versions(refs, everything=everything, cache_dir=cache_dir)
+    found = homes.versions(refs, everything=everything, home=home)
     if expect is not None and len(found) != 1:
         raise RldsError(f"One fingerprint cannot match {len(found)} datasets.", hint="--expect takes one ID")
-    how = {"expect": expect, "jobs": jobs, "cache_dir": cache_dir, "progress": progress}
+    how = {"expect": expect, "jobs": jobs, "home": home, "progress": progress}
     return tuple(verify(str(ref), **how) for ref in found)  # type: ignore[arg-type]

@@ -103,7 +103,7 @@ def plan_import(
     license: str | None = None,
     description: str | None = None,
     depth_unit: str | None = None,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> ImportPlan:
     """Recognise files and plan their import. Reads no bulk data and writes nothing.
@@ -146,7 +146,7 @@ def plan_import(
         names or folders are those of an episode need none. See docs/reference/episode-info.md.
     fps, license, description, depth_unit : optional
         As in ``import_files``; a plan only checks them.
-    cache_dir : path, optional
+    home : path, optional
         The home, which is left out where the files are those of a directory around it.
     progress : callable or bool, optional
         As in ``import_files``; it is told which file is being read, while that takes long.
@@ -167,7 +167,7 @@ def plan_import(
     Archive.check_options(rewards=rewards, missing=missing)
     named = None if reader is None else ReaderName(reader).resolved()
     with planner(id=str(id), progress=shown(progress)):
-        chosen = files_to_import([paths] if isinstance(paths, str | os.PathLike) else paths, id, cache_dir=cache_dir)
+        chosen = files_to_import([paths] if isinstance(paths, str | os.PathLike) else paths, id, home=home)
         files = chosen.files
         options = Archive(
             _root(files),
@@ -283,7 +283,7 @@ def import_files(
     frames: str = "encoded",
     jobs: int | None = None,
     force: bool = False,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Dataset:
     """Convert a user's own files into the dataset ``local/NAME``; the files stay where they are.
@@ -307,8 +307,8 @@ def import_files(
     how |= {"last_step": last_step, "rewards": rewards, "missing": missing}
     how |= {"topics": topics, "hz": hz, "nearest": nearest, "episode_info": episode_info}
     with child.reading(reading.__name__, id=str(ids.parse(ref)), progress=tell):
-        planned = plan_import(paths, ref, **how, cache_dir=cache_dir)
-        where = settings.read(cache_dir)
+        planned = plan_import(paths, ref, **how, home=home)
+        where = settings.read(home)
         place, id = Home(where.home), ids.parse(planned.id)
         options: dict[str, Any] = {"fields": keys, "episodes_by": episodes_by}
         options |= {"store": store, "frames": frames}
@@ -329,7 +329,7 @@ def import_files(
         sources = _describe_files(planned, tell)
         made_by = (ReaderName(planned.reader).recorded, ReaderName(planned.reader).source())
         if not force and _is_done(id, where, made_by, options, sources):
-            return open_dataset(planned.id, cache_dir=cache_dir)
+            return open_dataset(planned.id, home=home)
         work = Conversion(
             id=id,
             reader=planned.reader,
@@ -349,7 +349,7 @@ def import_files(
                 StoredDataset(there).check_not_written()
             if force or not _is_done(id, where, made_by, options, sources):  # another process may have held the lock
                 convert(work, place, jobs=jobs or 0, progress=tell)
-    return open_dataset(str(id), cache_dir=cache_dir)
+    return open_dataset(str(id), home=home)
 
 
 def stated(

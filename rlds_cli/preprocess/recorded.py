@@ -69,7 +69,7 @@ class RecordedStep:
         *,
         jobs: int | None,
         force: bool,
-        cache_dir: StrPath | None,
+        home: StrPath | None,
         progress: Progress,
     ) -> Dataset:
         """Make the dataset ``id`` by this step again; the result is discarded if ``check`` of it raises.
@@ -96,7 +96,7 @@ class RecordedStep:
                 depends_on=list(self.depends),
                 jobs=jobs,
                 force=force,
-                cache_dir=cache_dir,
+                home=home,
                 progress=progress,
             )
 

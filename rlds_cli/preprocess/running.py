@@ -51,7 +51,7 @@ def run(
     force: bool = False,
     executor: Literal["local", "ray"] = "local",
     address: str | None = None,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Dataset:
     """Apply a function to every episode, batch or step; the result is a dataset of its own, ``ID@NAME``.
@@ -121,12 +121,12 @@ def run(
     """
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
     how["depends_on"] = depends_on
-    with described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
+    with described(source, fn, name, home=home, keep_going=keep_going, **how) as t:
         tell = t.dataset.store.files.watched(shown(progress))
         cluster = _cluster_of(executor, address)
-        where = settings.read(cache_dir)
+        where = settings.read(home)
         _make(t, _Making(where=where, jobs=jobs, force=force, progress=tell, cluster=cluster))
-    return open_dataset(str(t.id), cache_dir=cache_dir)
+    return open_dataset(str(t.id), home=home)
 
 
 def run_checked(
@@ -137,15 +137,15 @@ def run_checked(
     *,
     jobs: int | None,
     force: bool,
-    cache_dir: StrPath | None,
+    home: StrPath | None,
     progress: Progress,
     **how: Any,
 ) -> Dataset:
     """Run as `run` does, but discard the result if ``check`` of it raises WrongFingerprint."""
-    with described(source, fn, name, cache_dir=cache_dir, **how) as t:
-        where = settings.read(cache_dir)
+    with described(source, fn, name, home=home, **how) as t:
+        where = settings.read(home)
         _make(t, _Making(where=where, jobs=jobs, force=force, progress=progress, checks=(check,)))
-    return open_dataset(str(t.id), cache_dir=cache_dir)
+    return open_dataset(str(t.id), home=home)
 
 
 def _cluster_of(executor: str, address: str | None) -> Callable[..., AbstractContextManager[Executor]] | None:

@@ -81,7 +81,7 @@ def run_shard(
     keep_going: bool = False,
     depends_on: Sequence[str | os.PathLike[str]] = (),
     force: bool = False,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> ShardReport:
     """Run one shard of a task, on any machine with the same home; `finish` publishes when all are finished.
@@ -93,7 +93,7 @@ def run_shard(
     ----------
     shard : (int, int)
         Number and count, from (1, n) to (n, n).
-    source, fn, name, unit, history, future, arrays, args, fields, jobs, keep_going, depends_on, cache_dir
+    source, fn, name, unit, history, future, arrays, args, fields, jobs, keep_going, depends_on, home
         As in `run`, and the same for all shards, but for ``jobs``.
     force : bool
         Run even if a dataset of this name exists.
@@ -106,8 +106,8 @@ def run_shard(
     number = _checked(shard)
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
     how["depends_on"] = depends_on
-    with described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
-        where = settings.read(cache_dir)
+    with described(source, fn, name, home=home, keep_going=keep_going, **how) as t:
+        where = settings.read(home)
         tell = t.dataset.store.files.watched(shown(progress))
         if not force and publish.is_made(t, where):
             tell(Event(str(t.id), "note", note="already exists, made from the same source, function and arguments"))
@@ -136,14 +136,14 @@ def finish(
     keep_going: bool = False,
     depends_on: Sequence[str | os.PathLike[str]] = (),
     force: bool = False,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Dataset:
     """Publish the result of all shards: the same bytes that `run` writes.
 
     Parameters
     ----------
-    source, fn, name, unit, history, future, arrays, args, fields, keep_going, depends_on, cache_dir
+    source, fn, name, unit, history, future, arrays, args, fields, keep_going, depends_on, home
         As for the shards.
     jobs : int, optional
         Number of threads that hash.
@@ -157,14 +157,14 @@ def finish(
     """
     how: dict[str, Any] = {"unit": unit, "span": (history, future), "arrays": arrays, "args": args, "fields": fields}
     how["depends_on"] = depends_on
-    with described(source, fn, name, cache_dir=cache_dir, keep_going=keep_going, **how) as t:
-        where = settings.read(cache_dir)
+    with described(source, fn, name, home=home, keep_going=keep_going, **how) as t:
+        where = settings.read(home)
         place, tell = Home(where.home), shown(progress)
         if force or not publish.is_made(t, where):
             with exclusive(place, t.id, tell):
                 if force or not publish.is_made(t, where):
                     _publish(t, place, WorkerPool(t, jobs, tell))
-        return open_dataset(str(t.id), cache_dir=cache_dir)
+        return open_dataset(str(t.id), home=home)
 
 
 def directory(place: Home, t: Task) -> Path:

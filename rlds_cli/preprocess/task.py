@@ -228,13 +228,13 @@ def _said(part: str, value: Any) -> str:
 
 @contextmanager
 def described(
-    source: str | os.PathLike[str] | Dataset, fn: Any, name: str | None, *, cache_dir: StrPath | None = None, **how: Any
+    source: str | os.PathLike[str] | Dataset, fn: Any, name: str | None, *, home: StrPath | None = None, **how: Any
 ) -> Iterator[Task]:
     """Describe a task as `describe` does; the modules of its function can be imported inside the block.
 
     The source is opened, unless it is an open dataset.
     """
-    dataset = source if isinstance(source, Dataset) else open_dataset(source, cache_dir=cache_dir)
+    dataset = source if isinstance(source, Dataset) else open_dataset(source, home=home)
     is_builtin = isinstance(fn, str) and ":" not in fn  # or in the current directory, which is searched first
     with modules.importable(() if is_builtin else (str(Path.cwd()),)):
         t = describe(dataset, fn, name, **how)

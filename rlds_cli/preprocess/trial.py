@@ -41,7 +41,7 @@ def attempt(
     args: Mapping[str, Any] = {},
     fields: Sequence[str] | None = None,
     jobs: int | None = None,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
 ) -> Report:
     """Run a function on one episode and report what it changes; nothing is kept. Arguments are those of ``run``.
 
@@ -57,10 +57,10 @@ def attempt(
     PreprocessError
         There is no such episode, step or function, or the function fails.
     """
-    alone: dict[str, Any] = {"unit": unit, "arrays": arrays, "args": args, "cache_dir": cache_dir}
+    alone: dict[str, Any] = {"unit": unit, "arrays": arrays, "args": args, "home": home}
     with described(source, fn, name, span=(history, future), fields=fields, **alone) as t:
         number = _number(t.dataset, episode)
-        work = Home(settings.read(cache_dir).home).partial(t.id, t.key[:16])
+        work = Home(settings.read(home).home).partial(t.id, t.key[:16])
         return _try(*job.with_trial_state(t, number, work), number, _step(t, number, step), jobs)
 
 

@@ -31,7 +31,7 @@ class Catalogued:
     datasets: tuple[CollectionEntry, ...]
 
 
-def catalogue(store: StrPath, *, dry_run: bool = False, cache_dir: StrPath | None = None) -> Catalogued:
+def catalogue(store: StrPath, *, dry_run: bool = False, home: StrPath | None = None) -> Catalogued:
     """Write ``index.html``: every dataset that was pushed below an address, with its fields, size and report.
 
     Parameters
@@ -49,7 +49,7 @@ def catalogue(store: StrPath, *, dry_run: bool = False, cache_dir: StrPath | Non
         The store does not list its files, or does not take the page. A dataset that cannot be read is on the page, with
         the reason.
     """
-    where = settings.read(cache_dir)
+    where = settings.read(home)
     with open_objects(Address.parse(store), where) as objects:
         address = objects.address
         names = objects.names()

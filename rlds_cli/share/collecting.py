@@ -48,7 +48,7 @@ def collect(
     keep_last: int = 1,
     keep_tags: bool = True,
     dry_run: bool = False,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
 ) -> Collected:
     """Remove versions from an address, and the objects that no other version there needs.
 
@@ -65,7 +65,7 @@ def collect(
         Versions with tags stay, too.
     dry_run : bool
         Remove nothing.
-    cache_dir : path, optional
+    home : path, optional
         A home instead of ``RLDS_HOME``.
 
     Raises
@@ -81,7 +81,7 @@ def collect(
     pushing.check_writable(place)
     if keep_last < 1:
         raise InvalidArgument(f"keep_last={keep_last} would leave no version.", hint="1 or more")
-    with open_objects(place, settings.read(cache_dir)) as objects:
+    with open_objects(place, settings.read(home)) as objects:
         there, document = PushedDataset(objects).versions()
         stay = there.kept(last=keep_last, tagged=keep_tags)
         left = {v.index for v in stay.versions}

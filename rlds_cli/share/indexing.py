@@ -66,7 +66,7 @@ def index(
     directory: StrPath,
     *,
     force: bool = False,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Indexed:
     """Write the index of a dataset beside its files, so that its directory is an address.
@@ -79,7 +79,7 @@ def index(
         Of a dataset, at its newest version; ``DIR#v3`` names another version of a growing dataset.
     force : bool
         Replace the index of a dataset with another id.
-    cache_dir : path, optional
+    home : path, optional
         A home instead of ``RLDS_HOME``.
 
     Raises
@@ -98,12 +98,12 @@ def index(
     Examples
     --------
     >>> import rlds_cli, shutil, tempfile
-    >>> ds = rlds_cli.download("sample/pendulum-d4rl", cache_dir=tempfile.mkdtemp())
+    >>> ds = rlds_cli.download("sample/pendulum-d4rl", home=tempfile.mkdtemp())
     >>> copy = shutil.copytree(ds.path, tempfile.mkdtemp() + "/pendulum")
     >>> rlds_cli.index(copy).fingerprint == ds.fingerprint
     True
     """
-    ref, where = version_of(directory, cache_dir=cache_dir), settings.read(cache_dir)
+    ref, where = version_of(directory, home=home), settings.read(home)
     taken, address = snapshot.take(ref), Address.parse(Path(ref.place))
     rows = _files_of_rows(taken, Path(ref.place))
     done = pushing.send(taken, address, where, force=force, in_place=rows, progress=shown(progress))

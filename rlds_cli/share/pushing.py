@@ -100,7 +100,7 @@ def push(
     pages: bool | None = None,
     force: bool = False,
     verify: bool = False,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Pushed:
     """Push a version of a dataset on this disk to an address. What already exists is not sent again.
@@ -124,7 +124,7 @@ def push(
     verify : bool
         Read all objects of all versions at the address and compare them with their hashes. Objects that are missing,
         or that the store lists with another size or hash, are noticed without it. What this version has is sent again.
-    cache_dir : path, optional
+    home : path, optional
         A home instead of ``RLDS_HOME``.
 
     Raises
@@ -146,14 +146,14 @@ def push(
     Examples
     --------
     >>> import rlds_cli, tempfile
-    >>> ds = rlds_cli.download("sample/pendulum-d4rl", cache_dir=tempfile.mkdtemp())
+    >>> ds = rlds_cli.download("sample/pendulum-d4rl", home=tempfile.mkdtemp())
     >>> rlds_cli.push(ds, tempfile.mkdtemp()).objects
     1
     """
     if not isinstance(ref, str | PathLike):
         _check_whole(ref)
-    named = version_of(ref, cache_dir=cache_dir)
-    address, where, tell = Address.parse(to), settings.read(cache_dir), shown(progress)
+    named = version_of(ref, home=home)
+    address, where, tell = Address.parse(to), settings.read(home), shown(progress)
     path, taken = Path(named.place), snapshot.take(named)
     done = send(
         taken,

@@ -121,7 +121,7 @@ def apply(query: Query) -> Response:
         if not pending:
             raise InvalidArgument(f"{ds.id} has all decisions already.")
         take = _take(query.body.get("take", []), pending)
-        made = ds.apply(pending, take=take, name=name or None, cache_dir=query.subjects.home)
+        made = ds.apply(pending, take=take, name=name or None, home=query.subjects.home)
     back = ["rm", made.id] if made.id != ds.id else ["restore", f"{ds.id}#v{ds.version}"]
     changed = made.id != ds.id or made.version != ds.version
     return record(

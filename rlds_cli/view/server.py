@@ -41,7 +41,7 @@ class Server:
         *,
         ids: Sequence[str] = (),
         port: int = 0,
-        cache_dir: StrPath | None = None,
+        home: StrPath | None = None,
         read_only: bool = False,
         decode: bool = False,
         in_frames: bool = False,
@@ -68,7 +68,7 @@ class Server:
         self._decoding = Decoding()
         self.batches = ShownBatches(loader) if loader is not None else None
         named = [*named, *(self.batches.datasets if self.batches else [])]
-        self._subjects = Subjects(named, ids=ids, cache_dir=cache_dir, batches=self.batches)
+        self._subjects = Subjects(named, ids=ids, home=home, batches=self.batches)
         app = application(
             self._subjects,
             self._decoding,
@@ -150,7 +150,7 @@ def serve(
     *,
     ids: Sequence[str] = (),
     port: int = 0,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
     read_only: bool = False,
     decode: bool = False,
     labels: Path | None = None,
@@ -168,7 +168,7 @@ def serve(
         else the home.
     port : int
         By default any that is free.
-    cache_dir : path, optional
+    home : path, optional
         A home instead of ``RLDS_HOME``.
     read_only : bool
         Nothing can be changed.
@@ -189,7 +189,7 @@ def serve(
         The port is taken.
     """
     with Server(
-        named, ids=ids, port=port, cache_dir=cache_dir, read_only=read_only, decode=decode, labels=labels, by=by
+        named, ids=ids, port=port, home=home, read_only=read_only, decode=decode, labels=labels, by=by
     ) as server:
         shown = [*ids, *(f"~{k}" for k in range(len(named)))]
         if len(shown) != 1:

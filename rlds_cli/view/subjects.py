@@ -61,7 +61,7 @@ class Subjects:
         What the command named, opened: ``~0``, ``~1``, ... stand for them.
     ids : sequence of str
         Datasets of the home that it named.
-    cache_dir : path, optional
+    home : path, optional
         A home instead of ``RLDS_HOME``.
     batches : ShownBatches, optional
         Those of a loader that is shown.
@@ -72,13 +72,13 @@ class Subjects:
         named: Sequence[Dataset] = (),
         *,
         ids: Sequence[str] = (),
-        cache_dir: StrPath | None = None,
+        home: StrPath | None = None,
         batches: ShownBatches | None = None,
     ) -> None:
         self.ids = tuple(ids)
         self.batches = batches
         self._named = list(named)
-        self._cache_dir = cache_dir
+        self._home = home
         self._open: OrderedDict[tuple[str, int | None], tuple[str, Dataset]] = OrderedDict()
         self._made: OrderedDict[Dataset, dict[Callable[..., Any], Any]] = OrderedDict()
         self._lock = threading.Lock()
@@ -87,7 +87,7 @@ class Subjects:
     @cached_property
     def contents(self) -> HomeContents:
         """What the home holds."""
-        return HomeContents(self._cache_dir)
+        return HomeContents(self._home)
 
     def listing(self, etag: str = "") -> Listing:
         """Return the datasets of the home; to who has those of an ``etag`` others a little later, if a look is dear."""
@@ -107,7 +107,7 @@ class Subjects:
     @property
     def home(self) -> str | None:
         """The home, as it was given; None for the usual one."""
-        return None if self._cache_dir is None else str(self._cache_dir)
+        return None if self._home is None else str(self._home)
 
     def ref(self, name: str, version: int | None = None) -> str | None:
         """Return what a user types for a dataset; None if there is nothing to type, as for a selection."""
@@ -143,7 +143,7 @@ class Subjects:
             state = StoredDataset(path).version_id
             found = self._open.get((name, version))
             if found is None or found[0] != state:
-                found = state, open_dataset(str(Ref(path, version)), cache_dir=self._cache_dir)
+                found = state, open_dataset(str(Ref(path, version)), home=self._home)
                 self._open[name, version] = found
             self._open.move_to_end((name, version))
             while len(self._open) > _MOST_OPEN:
@@ -164,7 +164,7 @@ class Subjects:
 
     def kept(self, ds: Dataset) -> Kept:
         """Return what is decided on a dataset."""
-        return Kept(ds.decisions(cache_dir=self._cache_dir))
+        return Kept(ds.decisions(home=self._home))
 
     def _of_command(self, name: str, version: int | None) -> Dataset:
         number = name.removeprefix(_NUMBERED)
@@ -177,4 +177,4 @@ class Subjects:
             if version is None or version == ds.version:
                 return ds
         place = ds.store.address or History.of(ds.path).path
-        return open_dataset(str(Ref(place, version)), cache_dir=self._cache_dir)
+        return open_dataset(str(Ref(place, version)), home=self._home)

@@ -115,7 +115,7 @@ def _versions(query: Query, ds: Dataset) -> Sequence[Any]:
     """Return the versions of a dataset; none of a selection, and none if the place of an address does not answer."""
     if not ds.is_selection:
         with suppress(RldsError):
-            return named_versions(ds.store.address, cache_dir=query.subjects.home) if ds.store.address else ds.versions
+            return named_versions(ds.store.address, home=query.subjects.home) if ds.store.address else ds.versions
     return ()
 
 

@@ -158,7 +158,7 @@ def images_of_other_directories(scene: Scene) -> None:
             (table / "other.mp4").symlink_to(private / "me.png")
         scene.run("inspect", table / "log.csv")
         if scene.run("import", table, "--as", "local/evil").code == 0:
-            ds = rlds_cli.open_dataset("local/evil", cache_dir=scene.home)
+            ds = rlds_cli.open_dataset("local/evil", home=scene.home)
             for name, f in ds.schema.items():
                 if f.kind == "frames" and any((x == pixels).all() for x in ds.gather(name, np.arange(2))):
                     scene.fault(f"a picture of the user's is in {name} ({kind})")

@@ -260,7 +260,7 @@ def test_the_closed_bucket_is_said_and_a_copy_works(tmp_path: Path) -> None:
     log = ReplayLog(tmp_path / "dqn" / "Breakout" / "1" / "replay_logs", 20)
     log.episodes([15, 8, 12, 30])
     for n, source in enumerate((tmp_path, tmp_path / "dqn", tmp_path / "dqn/Breakout/1/replay_logs")):
-        check(rlds_cli.download(id, source=str(source), cache_dir=tmp_path / f"home{n}"), log, log.expected())
+        check(rlds_cli.download(id, source=str(source), home=tmp_path / f"home{n}"), log, log.expected())
 
 
 def test_info_says_that_the_source_is_closed() -> None:

@@ -272,7 +272,7 @@ def test_from_either_address_of_the_host(tmp_path: Path) -> None:
     for k, url in enumerate(urls):
         with Server() as server:
             server.add(urlsplit(url).path, content, drops=[len(content) // 2])
-            ds = rlds_cli.download(ID, source=server.url, cache_dir=tmp_path / str(k))
+            ds = rlds_cli.download(ID, source=server.url, home=tmp_path / str(k))
         assert ds.id == ID
         check(ds, made)
 

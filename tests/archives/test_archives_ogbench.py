@@ -226,7 +226,7 @@ def test_from_the_host_and_when_it_is_down_from_its_mirror(tmp_path: Path, monke
         monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # nothing but the loopback answers
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         monkeypatch.setattr(client, "RetryPolicy", partial(client.RetryPolicy, attempts=2, first=0.001))
-        again = rlds_cli.download(id, force=True, cache_dir=tmp_path / "other")
+        again = rlds_cli.download(id, force=True, home=tmp_path / "other")
     assert again.fingerprint == ds.fingerprint
 
 
@@ -248,7 +248,7 @@ def test_the_shards_of_a_large_set_come_from_a_listing(tmp_path: Path, monkeypat
         monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         monkeypatch.setattr(client, "RetryPolicy", partial(client.RetryPolicy, attempts=2, first=0.001))
-        ds = rlds_cli.download(id, cache_dir=tmp_path / "other")
+        ds = rlds_cli.download(id, home=tmp_path / "other")
     assert ds.episodes["length"].tolist() == [3, 2, 4, 2, 5, 2] * 2
     assert ds.select(split="val").num_episodes == 6
     assert listed.fingerprint == ds.fingerprint

@@ -103,7 +103,7 @@ def test_numbers_alone_and_classes_that_are_numbers(tmp_path: Path) -> None:
 def test_rows_are_traced_through_groups_of_any_size(tmp_path: Path) -> None:
     table = pa.table({"x": np.arange(20.0), "kind": [f"k{i % 3}" for i in range(20)], "class": ["a", "b"] * 10})
     pq.write_table(table, tmp_path / "dataset_7.pq", row_group_size=7)
-    ds = import_files(tmp_path / "dataset_7.pq", "local/groups", cache_dir=tmp_path)
+    ds = import_files(tmp_path / "dataset_7.pq", "local/groups", home=tmp_path)
     assert ds.column("observation/number")[::2, 0].tolist() == list(range(20))
     found = trace(ds)
     assert found.ok and found.steps == 20 and {"action", "observation/category"} <= {*found.fields}

@@ -104,7 +104,7 @@ def test_masks_may_have_any_name(tmp_path: Path) -> None:
     """A slash, letters beyond ASCII, or the name of a column of the episode table."""
     masks = {"length": ["demo_2"], "train/50 %": ["demo_0", "demo_2"], "früh": ["demo_0"], "group": ["demo_1"]}
     path = write(tmp_path / "a.hdf5", {f"demo_{k}": demo(k, 3 + k) for k in range(3)}, masks)
-    ds = import_files(path, "local/masks", cache_dir=tmp_path)
+    ds = import_files(path, "local/masks", home=tmp_path)
     assert ds.episodes["length"].tolist() == [3, 4, 5]
     assert ds.episodes["group"].tolist() == ["demo_0", "demo_1", "demo_2"]
     for name, members in masks.items():

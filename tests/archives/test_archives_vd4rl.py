@@ -285,7 +285,7 @@ def test_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_episode(small, 1, made[1], {"image": "observation", "action": "action", "reward": "next/reward"})
     assert large.episodes["length"].tolist() == [4, 2]
     np.testing.assert_array_equal(large.column("observation"), rows["observation"])
-    copy = rlds_cli.download(f"{MAIN}/64px", source=str(tmp_path), cache_dir=tmp_path / "other")
+    copy = rlds_cli.download(f"{MAIN}/64px", source=str(tmp_path), home=tmp_path / "other")
     assert copy.fingerprint == small.fingerprint
 
 

@@ -646,7 +646,7 @@ def written(path: Path, rows: list[dict[str, Any]]) -> Path:
 def test_ids_that_are_texts_of_any_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: list[str]) -> None:
     monkeypatch.setattr(boundaries, "SCAN_ROWS", 3)  # blocks of short ids, of long ones, and of both
     rows = [{"episode_id": e, "obs": [1.0], "action": [0.5], "reward": 1.0} for e in ids for _ in range(2)]
-    ds = import_files(written(tmp_path / "a.jsonl", rows), "local/ids", cache_dir=tmp_path / "home", progress=False)
+    ds = import_files(written(tmp_path / "a.jsonl", rows), "local/ids", home=tmp_path / "home", progress=False)
     assert ds.episodes["length"].tolist() == [2, 2, 2]
 
 
@@ -654,7 +654,7 @@ def test_ids_that_are_texts_of_any_length(tmp_path: Path, monkeypatch: pytest.Mo
 def test_texts_out_of_order_are_sorted_as_people_count(tmp_path: Path) -> None:
     order = [("e10", 0), ("e2", 1), ("e10", 1), ("e2", 0)]
     rows = [{"episode_id": e, "step": t, "obs": [1.0], "action": [0.5], "reward": int(e[1:]) + t} for e, t in order]
-    ds = import_files(written(tmp_path / "a.jsonl", rows), "local/ids", cache_dir=tmp_path / "home", progress=False)
+    ds = import_files(written(tmp_path / "a.jsonl", rows), "local/ids", home=tmp_path / "home", progress=False)
     assert ds.episodes["total_reward"].tolist() == [2 + 3, 10 + 11]
 
 
@@ -673,7 +673,7 @@ def test_a_column_of_the_episode_table_is_read_in_blocks(
         "score": np.repeat(scores, lengths),
     }
     np.savez(tmp_path / "a.npz", **made)
-    what: dict[str, Any] = {"fields": {"episode/score": "score"}, "progress": False, "cache_dir": tmp_path / "home"}
+    what: dict[str, Any] = {"fields": {"episode/score": "score"}, "progress": False, "home": tmp_path / "home"}
     ds = import_files(tmp_path / "a.npz", "local/a", **what)
     assert ds.episodes["score"].tolist() == scores
     made["score"][3] = 9.0

@@ -58,7 +58,7 @@ def test_a_home_below_the_directory_is_left_out_and_said(home: Path, tmp_path: P
 
 def test_another_home_and_a_copied_dataset_are_known_by_their_datasets(home: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
-    import_files(recording(tmp_path / "x.npz"), "local/x", cache_dir=data / "cache", progress=False)
+    import_files(recording(tmp_path / "x.npz"), "local/x", home=data / "cache", progress=False)
     shutil.copytree(data / "cache/datasets/local/x", data / "copies/x")
     recording(data / "run/ep_0.npz")
     recording(data / "cache/mine.npz", 5)  # of the user, beside what rlds keeps there
@@ -74,7 +74,7 @@ def test_what_an_interrupted_import_left_in_a_home_without_datasets(home: Path, 
     data = tmp_path / "data"
     recording(data / "ep_0.npz")
     recording(data / "cache/partial/local+x.0123456789abcdef/part/ep_1.npz")
-    made = import_files(data, "local/x", cache_dir=data / "cache", progress=False)
+    made = import_files(data, "local/x", home=data / "cache", progress=False)
     assert made.num_steps == 3
 
 

@@ -89,7 +89,7 @@ def test_import_trim_label_merge_append_push_and_export(tmp_path: Path) -> None:
     recorder.check(grown, parts)
 
     rlds_cli.push(grown, tmp_path / "address", pages=False)
-    recorder.check(rlds_cli.open_dataset(str(tmp_path / "address"), cache_dir=tmp_path / "other"), parts)
+    recorder.check(rlds_cli.open_dataset(str(tmp_path / "address"), home=tmp_path / "other"), parts)
     assert export("local/all", "lerobot", tmp_path / "lerobot", lossy=True).proved
     recorder.check(import_files(tmp_path / "lerobot", "local/back", progress=False), parts)
 
@@ -182,9 +182,9 @@ def test_shared_images_through_every_change(tmp_path: Path) -> None:
         map(len, {*a})
     )
     rlds_cli.push("local/all", str(tmp_path / "shelf"), pages=False)
-    far = rlds_cli.open_dataset(str(tmp_path / "shelf"), cache_dir=tmp_path / "other")
+    far = rlds_cli.open_dataset(str(tmp_path / "shelf"), home=tmp_path / "other")
     check_images(far, expected)
-    pinned = rlds_cli.open_dataset(f"{tmp_path / 'shelf'}#{far.fingerprint}", cache_dir=tmp_path / "third")
+    pinned = rlds_cli.open_dataset(f"{tmp_path / 'shelf'}#{far.fingerprint}", home=tmp_path / "third")
     check_images(pinned, expected)
     export(merged, "lerobot", tmp_path / "lerobot", lossy=True, progress=False)
     back = import_files(tmp_path / "lerobot", "local/back", progress=False)

@@ -216,13 +216,13 @@ def test_an_address_opens_the_version_that_is_there(run: rlds_cli.Dataset, tmp_p
     store, other = tmp_path / "store", tmp_path / "other"
     run.tag("icra")
     rlds_cli.push("local/run", store, pages=False)
-    assert rlds_cli.open_dataset(f"{store}#v2", cache_dir=other).fingerprint == run.fingerprint
+    assert rlds_cli.open_dataset(f"{store}#v2", home=other).fingerprint == run.fingerprint
     with pytest.raises(DatasetNotFound, match=r"has version 2; version 1 was asked for"):
-        rlds_cli.open_dataset(f"{store}#v1", cache_dir=other)
+        rlds_cli.open_dataset(f"{store}#v1", home=other)
     with pytest.raises(DatasetNotFound, match=r"has version 2; version 1 was asked for"):
-        rlds_cli.download(f"{store}#v1", as_="local/mine", cache_dir=other)
-    assert rlds_cli.open_dataset(f"{store}#icra", cache_dir=other).fingerprint == run.fingerprint
-    assert rlds_cli.download(f"{store}#v2", as_="local/mine", cache_dir=other).fingerprint == run.fingerprint
+        rlds_cli.download(f"{store}#v1", as_="local/mine", home=other)
+    assert rlds_cli.open_dataset(f"{store}#icra", home=other).fingerprint == run.fingerprint
+    assert rlds_cli.download(f"{store}#v2", as_="local/mine", home=other).fingerprint == run.fingerprint
     with pytest.raises(InvalidArgument, match="names a version"):
         rlds_cli.push("local/run", f"{store}#v2")
 
@@ -231,9 +231,9 @@ def test_an_address_opens_the_version_that_is_there(run: rlds_cli.Dataset, tmp_p
 def test_an_ordinary_dataset_at_an_address_has_version_1(ordinary: rlds_cli.Dataset, tmp_path: Path) -> None:
     store, other = tmp_path / "store", tmp_path / "other"
     rlds_cli.push("local/fixed", store, pages=False)
-    assert rlds_cli.open_dataset(f"{store}#v1", cache_dir=other).fingerprint == ordinary.fingerprint
+    assert rlds_cli.open_dataset(f"{store}#v1", home=other).fingerprint == ordinary.fingerprint
     with pytest.raises(DatasetNotFound, match="has version 1; version 2"):
-        rlds_cli.open_dataset(f"{store}#v2", cache_dir=other)
+        rlds_cli.open_dataset(f"{store}#v2", home=other)
 
 
 # -- tags
@@ -287,7 +287,7 @@ def test_tags_are_no_part_of_an_ordinary_dataset(ordinary: rlds_cli.Dataset, tmp
     ordinary.tag("icra")
     assert verify("local/fixed").ok
     rlds_cli.push("local/fixed", tmp_path / "store", pages=False)
-    got = rlds_cli.download(str(tmp_path / "store"), as_="local/got", cache_dir=tmp_path / "other")
+    got = rlds_cli.download(str(tmp_path / "store"), as_="local/got", home=tmp_path / "other")
     assert got.fingerprint == before and got.tags == {}
     reencoding.reencode("local/fixed", to="zarr")
     again = rlds_cli.open_dataset("local/fixed#icra")

@@ -9,7 +9,7 @@ from rlds_cli.base import settings
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("environ", "cache_dir", "home"),
+    ("environ", "given", "home"),
     [
         ({}, None, "~/.cache/rlds"),
         ({"XDG_CACHE_HOME": "/x"}, None, "/x/rlds"),
@@ -19,8 +19,8 @@ from rlds_cli.base import settings
         ({"RLDS_HOME": "~/data"}, None, "~/data"),
     ],
 )
-def test_where_the_home_is(environ: dict[str, str], cache_dir: str | None, home: str) -> None:
-    assert settings.read(cache_dir, environ).home == Path(home).expanduser()
+def test_where_the_home_is(environ: dict[str, str], given: str | None, home: str) -> None:
+    assert settings.read(given, environ).home == Path(home).expanduser()
 
 
 def test_relative_homes_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

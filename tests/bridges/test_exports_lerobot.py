@@ -337,7 +337,7 @@ def test_statistics_of_each_episode_are_those_of_its_steps(tmp_path: Path) -> No
         }
         for n in lengths
     ]
-    ds = rlds_cli.create("local/several", made, cache_dir=tmp_path / "home")
+    ds = rlds_cli.create("local/several", made, home=tmp_path / "home")
     rlds_cli.export(ds, "lerobot", tmp_path / "v3", lossy=True)
     rlds_cli.export(ds, "lerobot2.1", tmp_path / "v2.1", lossy=True)
     listed = pq.read_table(tmp_path / "v3" / "meta" / "episodes" / "chunk-000" / "file-000.parquet").to_pylist()
@@ -358,7 +358,7 @@ def test_a_long_episode_is_written_in_pieces_between_short_ones(tmp_path: Path) 
     n = 500_000  # 11.4 MiB of numbers
     rows = np.arange(3 * n, dtype=np.float64).reshape(n, 3) % 1000, np.ones((2, 3))
     long, short = ({"observation": x, "next": {"reward": x[:, 0]}} for x in rows)
-    ds = rlds_cli.create("local/long", [short, long, short], cache_dir=tmp_path / "home")
+    ds = rlds_cli.create("local/long", [short, long, short], home=tmp_path / "home")
     rlds_cli.export(ds, "lerobot", tmp_path / "out", lossy=True)
     groups = row_groups(tmp_path / "out")
     assert groups[0] == groups[-1] == 2 and len(groups) > 3 and sum(groups) == n + 4

@@ -338,7 +338,7 @@ def test_without_its_description_it_is_read_like_any_tensordict(home: Path, tmp_
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An export, which is copied before it is changed."""
     directory = tmp_path_factory.mktemp("written")
-    ds = rlds_cli.create("local/x", WHOLE, cache_dir=directory / "home")
+    ds = rlds_cli.create("local/x", WHOLE, home=directory / "home")
     rlds_cli.export(ds, "tensordict", directory / "out", verify=False)
     return directory / "out"
 

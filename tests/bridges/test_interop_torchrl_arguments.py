@@ -319,7 +319,7 @@ def test_delete_removes_what_was_opened_and_nothing_else(home: Path, tmp_path: P
 
 
 def test_delete_in_a_shared_home_and_elsewhere(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rlds_cli.download("sample/pendulum-d4rl", cache_dir=tmp_path / "shared")
+    rlds_cli.download("sample/pendulum-d4rl", home=tmp_path / "shared")
     monkeypatch.setenv("RLDS_PATH", str(tmp_path / "shared"))
     shared = RldsExperienceReplay("sample/pendulum-d4rl", download=False)
     by_path = RldsExperienceReplay(shared.data_path)

@@ -84,7 +84,7 @@ def test_families(rlds, home):
 def test_families_count_what_is_here(rlds, home, tmp_path, monkeypatch):
     rlds_cli.create("local/press", [episode()])
     rlds_cli.create("local/press@norm", [episode()])
-    rlds_cli.create("d4rl/pen-human-v1", [episode()], cache_dir=tmp_path / "shared")
+    rlds_cli.create("d4rl/pen-human-v1", [episode()], home=tmp_path / "shared")
     monkeypatch.setenv("RLDS_PATH", str(tmp_path / "shared"))
     monkeypatch.setenv("HOME", str(tmp_path))
     out = rlds("list")[1].splitlines()

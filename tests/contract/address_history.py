@@ -292,9 +292,9 @@ class Addresses:
 
     def _downloading(self, ref: str, episodes: list[Episode], home: Path) -> Callable[[], None]:
         def work() -> None:
-            ds = rlds_cli.download(ref, as_="local/came", cache_dir=home, force=True)
+            ds = rlds_cli.download(ref, as_="local/came", home=home, force=True)
             check(ds, episodes)
-            assert not verify("local/came", cache_dir=home).problems
+            assert not verify("local/came", home=home).problems
 
         return work
 
@@ -305,11 +305,11 @@ class Addresses:
 
         def whole() -> None:
             try:
-                ds = rlds_cli.open_dataset("local/came", cache_dir=home)
+                ds = rlds_cli.open_dataset("local/came", home=home)
             except DatasetNotFound:
                 return
             check(ds, episodes)
-            assert not verify("local/came", cache_dir=home).problems
+            assert not verify("local/came", home=home).problems
 
         for _ in range(2):
             self.kills += run(self._downloading(ref, episodes, home), int(2 ** self.rng.uniform(0, 8)), str(home)) == 0
@@ -362,7 +362,7 @@ class Addresses:
 
         def work() -> None:
             try:
-                ds = rlds_cli.open_dataset(ref, cache_dir=self.far, cache=cache)
+                ds = rlds_cli.open_dataset(ref, home=self.far, cache=cache)
             except RldsError as e:
                 if "images" not in str(e) and "frames" not in str(e):
                     raise
@@ -374,7 +374,7 @@ class Addresses:
 
     def _evict(self) -> None:
         for _ in range(3):
-            garbage.collect(garbage.find_garbage(remote=True, cache_dir=self.far))
+            garbage.collect(garbage.find_garbage(remote=True, home=self.far))
             time.sleep(0.05)
 
     def _give_away(self, user: int) -> None:

@@ -21,7 +21,7 @@ def make(root: Path, episodes: int = 5, keep: int = 3) -> Path:
     """Make a dataset of episodes with one step, of which the first left; segments have 4,096 rows."""
     before, segments.rows_of_segment = segments.rows_of_segment, lambda width, most=None: layouts.PAGE_ROWS
     try:
-        with rlds_cli.writer("local/x", keep=rlds_cli.Fifo(episodes=keep), cache_dir=root, durable=False) as w:
+        with rlds_cli.writer("local/x", keep=rlds_cli.Fifo(episodes=keep), home=root, durable=False) as w:
             for k in range(episodes):
                 w.add(np.full(2, k, np.float32), k, reward=1.0, terminated=True, episode={"task": "press"})
                 w.commit()

@@ -44,9 +44,9 @@ INTEGERS = (0, 1, 2, 3, 255, 2**16, 2**31 - 1, 2**31, 2**32, 2**40, 2**60, 2**63
 
 def sample(home: Path, encoding_: str = "memmap") -> Path:
     """A dataset with arrays, flags, frames, text, columns of its own, splits' worth of episodes; in ``home``."""
-    ds = create("local/sample", list(_episodes()), cache_dir=home, frames="encoded")
+    ds = create("local/sample", list(_episodes()), home=home, frames="encoded")
     _say_more(ds.path / "zarr.json")
-    return reencoding.reencode("local/sample", to="zarr", cache_dir=home).path if encoding_ == "zarr" else ds.path
+    return reencoding.reencode("local/sample", to="zarr", home=home).path if encoding_ == "zarr" else ds.path
 
 
 def _say_more(file: Path) -> None:

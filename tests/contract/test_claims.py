@@ -21,7 +21,7 @@ def dataset(home: Path) -> Dataset:
         "action": np.zeros((STEPS, 1), np.float32),
         "next": {"reward": np.ones(STEPS, np.float32), "terminated": True},
     }
-    return rlds_cli.create("local/plain", [episode], cache_dir=home)
+    return rlds_cli.create("local/plain", [episode], home=home)
 
 
 def stray(ds: Dataset, to: Path) -> Path:

@@ -113,7 +113,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", ["local/plain", "local/packed", "local/plain@half"])
 def test_datasets_of_before_open_and_hold_what_was_written(kept: Path, name: str) -> None:
-    ds = rlds_cli.open_dataset(name, cache_dir=kept)
+    ds = rlds_cli.open_dataset(name, home=kept)
     assert (ds.encoding, ds.num_episodes, ds.num_steps) == ("zarr" if "packed" in name else "memmap", 3, 6)
     assert ds.episodes["length"].tolist() == [2, 3, 1]
     assert ds.episodes["num_observed"].tolist() == [3, 3, 2]

@@ -186,7 +186,7 @@ from rlds_cli.store.growing.verification import verify_directory
 from rlds_cli.loader import Loader
 
 def columns(ref):
-    ds = rlds_cli.open_dataset(ref, cache_dir=Path(ref.removeprefix("file://")).parent / "home")
+    ds = rlds_cli.open_dataset(ref, home=Path(ref.removeprefix("file://")).parent / "home")
     for name in ds.schema:
         np.array(ds.column(name))
 
@@ -296,7 +296,7 @@ def test_short_logs_that_have_much_to_say(tmp_path: Path, way: str) -> None:
 
 def test_columns_that_few_episodes_have(tmp_path: Path) -> None:
     """Each of 300 episodes has a column of its own: every value is read, and the others are missing."""
-    with rlds_cli.writer("local/own", cache_dir=tmp_path, durable=False) as w:
+    with rlds_cli.writer("local/own", home=tmp_path, durable=False) as w:
         for k in range(300):
             w.add(np.zeros(2, np.float32), 0, reward=1.0, terminated=True, episode={f"own_{k:03}": k})
     ds = w.dataset()

@@ -62,7 +62,7 @@ class Growing(RuleBasedStateMachine):
 
     def opened(self) -> Any:
         return rlds_cli.writer(
-            "local/run", fields=FIELDS, keep=self.keep, cache_dir=self.directory.name, durable=False, envs=2
+            "local/run", fields=FIELDS, keep=self.keep, home=self.directory.name, durable=False, envs=2
         )
 
     def drawn(self, length: int, end: str, observed: bool, protected: bool) -> Episode:
@@ -151,7 +151,7 @@ class Growing(RuleBasedStateMachine):
         self.writer.close()
         self.committed(closed=True)
         self.open, self.shown = [None, None], [None, None]
-        compacting.compact("local/run", cache_dir=self.directory.name)
+        compacting.compact("local/run", home=self.directory.name)
         check(self.writer.dataset(), self.kept)
         self.writer = self.opened()
 

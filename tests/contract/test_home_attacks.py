@@ -150,7 +150,7 @@ def name_of_work(tmp_path_factory: pytest.TempPathFactory) -> str:
     def look(_: Path) -> None:
         found.extend(p.name for p in (root / "partial").iterdir() if p.is_dir())
 
-    download.deliver(DownloadRequest(SAMPLE, cache_dir=root), check=look)
+    download.deliver(DownloadRequest(SAMPLE, home=root), check=look)
     (only,) = found
     return only
 
@@ -180,7 +180,7 @@ def test_nobody_else_looks_into_work_and_everybody_into_what_is_published(home: 
     mask = os.umask(0o002)
     try:
         ds = download.deliver(DownloadRequest(SAMPLE), check=look)
-        copy = rlds_cli.download(SAMPLE, source=str(home), cache_dir=home.with_name("other"))
+        copy = rlds_cli.download(SAMPLE, source=str(home), home=home.with_name("other"))
         reencoding.reencode(SAMPLE, to="zarr")
     finally:
         os.umask(mask)
@@ -198,7 +198,7 @@ def make(ref: str = "local/x", **more: object) -> Path:
 
 
 def test_a_link_in_a_dataset_is_not_copied_with_it(tmp_path: Path, victim: Victim) -> None:
-    found = make(cache_dir=tmp_path / "theirs")
+    found = make(home=tmp_path / "theirs")
     (found / "observation/c/key").symlink_to(victim.file)
     with pytest.raises(DamagedDataset, match="is a symbolic link"):
         sharing.share_tree(found, tmp_path / "copy")
@@ -213,7 +213,7 @@ def test_publishing_makes_no_file_read_only_that_has_another_name(tmp_path: Path
 
 
 def test_a_file_that_may_be_written_is_copied_before_it_is_made_read_only(tmp_path: Path, home: Path) -> None:
-    theirs = make(cache_dir=tmp_path / "theirs")
+    theirs = make(home=tmp_path / "theirs")
     column = theirs / "observation/c/0/0"
     column.chmod(0o644)
     sharing.share_tree(theirs, tmp_path / "copy")
@@ -350,7 +350,7 @@ def test_an_archive_with_files_of_somebody_stays(home: Path) -> None:
 
 
 def test_a_dataset_behind_a_link_is_not_removed(tmp_path: Path, home: Path) -> None:
-    theirs = make("local/x", cache_dir=tmp_path / "theirs")
+    theirs = make("local/x", home=tmp_path / "theirs")
     (home / "datasets").mkdir(parents=True)
     (home / "datasets/local").symlink_to(theirs.parent)
     assert rlds_cli.open_dataset("local/x").num_episodes == 1  # reading is for everybody
@@ -474,4 +474,4 @@ def test_records_that_may_not_be_read_are_not_taken_for_files(tmp_path: Path, ho
     rlds_cli.download(SAMPLE)
     for record in (home / ARCHIVE).glob("*.json"):
         record.chmod(0)
-    assert rlds_cli.download(SAMPLE, source=str(home / ARCHIVE), cache_dir=tmp_path / "other").num_episodes > 0
+    assert rlds_cli.download(SAMPLE, source=str(home / ARCHIVE), home=tmp_path / "other").num_episodes > 0

@@ -65,7 +65,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     for count in (FEWEST, FEW, MANY):
         found[count] = tmp_path_factory.mktemp(f"home{count}")
         file = archive(tmp_path_factory.mktemp("archive") / "short.hdf5", count)
-        import_files(file, ID, progress=False, cache_dir=found[count])
+        import_files(file, ID, progress=False, home=found[count])
     return found
 
 
@@ -88,8 +88,8 @@ def home_with_part(made: dict[int, Path], tmp_path_factory: pytest.TempPathFacto
     shutil.copytree(made[FEW], home, dirs_exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(derived, "FEWEST", FEWEST)
-        ds = rlds_cli.open_dataset(ID, cache_dir=home)
-        ds.select(episodes=np.arange(0, FEW, 2)).save("part", cache_dir=home)
+        ds = rlds_cli.open_dataset(ID, home=home)
+        ds.select(episodes=np.arange(0, FEW, 2)).save("part", home=home)
     return home
 
 
@@ -298,9 +298,9 @@ def test_a_pushed_selection_is_whole(few: Dataset, tmp_path: Path) -> None:
     length[0] = 1
     rlds_cli.push(part.id, tmp_path / "address", pages=False)
     remove([ID])
-    far = rlds_cli.open_dataset(tmp_path / "address", cache_dir=tmp_path / "far")
+    far = rlds_cli.open_dataset(tmp_path / "address", home=tmp_path / "far")
     assert first_steps(far) == first.tolist() and far.episodes["length"].tolist() == length.tolist()
-    got = rlds_cli.download(str(tmp_path / "address"), as_="local/got", cache_dir=tmp_path / "other")
+    got = rlds_cli.download(str(tmp_path / "address"), as_="local/got", home=tmp_path / "other")
     assert not list(got.path.rglob(lookups.Lookup.FILE)) and got.fingerprint == part.fingerprint
     check(got, first, length)
 
@@ -313,12 +313,12 @@ def test_a_plain_copy_of_a_selection_is_downloaded(few: Dataset, tmp_path: Path)
     length[0] = 1
     shutil.copytree(part.path, tmp_path / "copy")
     remove([ID])
-    got = rlds_cli.download(f"file://{tmp_path}/copy", as_="local/got", cache_dir=tmp_path / "other")
+    got = rlds_cli.download(f"file://{tmp_path}/copy", as_="local/got", home=tmp_path / "other")
     assert got.fingerprint == part.fingerprint and got.episodes["long"].tolist() == part.episodes["long"].tolist()
     check(got, starts(FEW)[index], length)
     (tmp_path / "copy/__lookups/0/c/0").unlink()
     with pytest.raises(DamagedDataset):
-        rlds_cli.download(f"file://{tmp_path}/copy", as_="local/other", cache_dir=tmp_path / "other")
+        rlds_cli.download(f"file://{tmp_path}/copy", as_="local/other", home=tmp_path / "other")
 
 
 def test_what_reads_datasets_reads_selections(few: Dataset, tmp_path: Path) -> None:
@@ -429,22 +429,22 @@ def test_any_history(made: dict[int, Path], data: st.DataObject, tmp_path_factor
     shutil.copytree(made[FEWEST], home, dirs_exist_ok=True, copy_function=os.link)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(derived, "FEWEST", 1)
-        ds = rlds_cli.open_dataset(ID, cache_dir=home).select(episodes=np.arange(40)).save("a", cache_dir=home)
+        ds = rlds_cli.open_dataset(ID, home=home).select(episodes=np.arange(40)).save("a", home=home)
         first, length = starts(FEWEST)[:40], lengths_of(FEWEST)[:40]
         for step in range(data.draw(st.integers(1, 5))):
             name, what = f"s{step}", data.draw(st.sampled_from(["select", "trim", "drop", "label"]))
             some = np.array(data.draw(st.permutations(range(len(first)))))[: data.draw(st.integers(1, len(first)))]
             if what == "select":
-                ds, first, length = ds.select(episodes=some).save(name, cache_dir=home), first[some], length[some]
+                ds, first, length = ds.select(episodes=some).save(name, home=home), first[some], length[some]
             elif what == "drop" and len(some) < len(first):
-                ds = ds.select(episodes=some).drop(name=name, cache_dir=home)
+                ds = ds.select(episodes=some).drop(name=name, home=home)
                 first, length = np.delete(first, some), np.delete(length, some)
             elif what == "label":
-                ds = ds.label({name: "x" * 50}, name=name, cache_dir=home)
+                ds = ds.label({name: "x" * 50}, name=name, home=home)
                 assert ds.episodes[name].tolist() == ["x" * 50] * len(first)
             elif what == "trim":
                 short = some[length[some] > 1]
-                ds = ds.trim({int(k): (0, int(length[k]) - 1) for k in short}, name, cache_dir=home)
+                ds = ds.trim({int(k): (0, int(length[k]) - 1) for k in short}, name, home=home)
                 length[short] -= 1
         check(ds, first, length)
     shutil.rmtree(home)

@@ -139,7 +139,7 @@ def opened(address: str, home: Path, **how: Any) -> Dataset:
     """Open a dataset as somebody does who has no other one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RLDS_HOME", str(home))
-        ds = rlds_cli.open_dataset(address, cache_dir=home, **how)
+        ds = rlds_cli.open_dataset(address, home=home, **how)
     assert ds.store.address
     return ds
 

@@ -33,7 +33,7 @@ def far(tmp_path: Path) -> Path:
 
 def collect(home: Path | None = None) -> tuple[gc.Garbage, ...]:
     """Have all blocks leave that may; return what left."""
-    return gc.collect(gc.find_garbage(remote=True, cache_dir=home)).removed
+    return gc.collect(gc.find_garbage(remote=True, home=home)).removed
 
 
 def forget(home: Path | None = None) -> tuple[gc.Garbage, ...]:
@@ -64,14 +64,14 @@ def test_a_dataset_that_is_being_opened_stays(
     wanted = MAKERS[kind](tmp_path)
     rlds_cli.push(wanted.id, tmp_path / "store", pages=False)
     ref = f"{tmp_path / 'store'}#{wanted.fingerprint}" if proved else str(tmp_path / "store")
-    rlds_cli.open_dataset(ref, cache_dir=far).column("action", gaps=True)[:1]
+    rlds_cli.open_dataset(ref, home=far).column("action", gaps=True)[:1]
     python_gc.collect()
     with monkeypatch.context() as others:
         calls = [
             before_each(others, of, name, lambda: collect(far))
             for of, name in ((RemoteContent, "need"), (Room, "open_map"))
         ]
-        compare(rlds_cli.open_dataset(ref, cache_dir=far), wanted)
+        compare(rlds_cli.open_dataset(ref, home=far), wanted)
     assert all(calls)
     directories = 2 if kind == "compressed" else 1
     assert len(forget(far)) == directories, "nobody reads it any more"
@@ -112,16 +112,16 @@ def test_after_a_restart_small_files_stay_while_another_machine_reads_them(
 ) -> None:
     here = large(500)
     rlds_cli.push(here.id, tmp_path / "store", pages=False)
-    there = rlds_cli.open_dataset(tmp_path / "store", cache_dir=far)
+    there = rlds_cli.open_dataset(tmp_path / "store", home=far)
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(disk, "boot_id", lambda: b"another machine")
         with pytest.raises(DamagedDataset, match="a process of another machine") as caught:
-            rlds_cli.open_dataset(tmp_path / "store", cache_dir=far)
+            rlds_cli.open_dataset(tmp_path / "store", home=far)
         assert caught.value.hint and "cache=0" in caught.value.hint
         compare(there, here)
         assert len(list((far / "remote").glob("*/dataset/zarr.json"))) == 1
         del there, caught
-        compare(rlds_cli.open_dataset(tmp_path / "store", cache_dir=far), here)
+        compare(rlds_cli.open_dataset(tmp_path / "store", home=far), here)
 
 
 def test_blocks_that_are_being_removed_take_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

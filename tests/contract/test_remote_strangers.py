@@ -54,10 +54,10 @@ def test_blocks_of_a_forged_address_are_not_used_for_the_genuine_one(tmp_path: P
     genuine, other = tmp_path / "genuine", tmp_path / "forged"
     here = pushed(genuine)
     forge_rewards(genuine, other)
-    assert 999.0 in rewards(rlds_cli.open_dataset(other, cache_dir=far))
+    assert 999.0 in rewards(rlds_cli.open_dataset(other, home=far))
     for ref in (str(genuine), f"{genuine}#{here.fingerprint}"):
-        assert rewards(rlds_cli.open_dataset(ref, cache_dir=far)) == rewards(here)
-    again = rlds_cli.open_dataset(other, cache_dir=far)
+        assert rewards(rlds_cli.open_dataset(ref, home=far)) == rewards(here)
+    again = rlds_cli.open_dataset(other, home=far)
     assert 999.0 in rewards(again)  # and the other way round: what each address says
 
 
@@ -71,11 +71,11 @@ def test_rows_packed_from_a_forged_address_are_not_used_for_the_genuine_one(
 
     def batches(at: Path, *, whole: bool) -> tuple[bool, set[float]]:
         """Return whether rows were packed, and all rewards."""
-        ds = rlds_cli.open_dataset(at, cache_dir=far)
+        ds = rlds_cli.open_dataset(at, home=far)
         if whole:
             blocks = ds.store.files.blocks
             blocks.hold([(n, np.arange(f.blocks)) for n, f in enumerate(blocks.files) if f.blocks]).release()
-        loader = Loader(rlds_cli.open_dataset(at, cache_dir=far), 16, backend="numpy", steps=40)
+        loader = Loader(rlds_cli.open_dataset(at, home=far), 16, backend="numpy", steps=40)
         found = {x for batch in loader for x in batch["next", "reward"].reshape(-1).tolist()}
         return "packed rows" in loader.describe(), found
 
@@ -83,8 +83,8 @@ def test_rows_packed_from_a_forged_address_are_not_used_for_the_genuine_one(
     wanted = set(np.float32(rewards(here)).tolist())
     packed, found = batches(genuine, whole=True)
     assert packed and found <= wanted
-    rlds_cli.download(genuine, cache_dir=far)
-    loader = Loader(rlds_cli.open_dataset("local/known", cache_dir=far), 16, backend="numpy", steps=40)
+    rlds_cli.download(genuine, home=far)
+    loader = Loader(rlds_cli.open_dataset("local/known", home=far), 16, backend="numpy", steps=40)
     assert {x for batch in loader for x in batch["next", "reward"].reshape(-1).tolist()} <= wanted
 
 
@@ -94,12 +94,12 @@ def test_a_result_made_at_a_forged_address_is_not_taken_for_that_of_the_genuine_
     genuine, other = tmp_path / "genuine", tmp_path / "forged"
     here = pushed(genuine)
     forge_rewards(genuine, other)
-    scale = {"fn": "scale_reward", "args": {"scale": 2}, "cache_dir": far}
-    made = preprocess.run(rlds_cli.open_dataset(other, cache_dir=far), **scale)
+    scale = {"fn": "scale_reward", "args": {"scale": 2}, "home": far}
+    made = preprocess.run(rlds_cli.open_dataset(other, home=far), **scale)
     assert 1998.0 in rewards(made)
     with pytest.raises(NameTaken, match="place of the source"):
-        preprocess.run(rlds_cli.open_dataset(genuine, cache_dir=far), **scale)
-    again = preprocess.run(rlds_cli.open_dataset(genuine, cache_dir=far), **scale, force=True)
+        preprocess.run(rlds_cli.open_dataset(genuine, home=far), **scale)
+    again = preprocess.run(rlds_cli.open_dataset(genuine, home=far), **scale, force=True)
     assert rewards(again) == [2 * x for x in rewards(here)]
 
 
@@ -131,7 +131,7 @@ def test_a_chunk_that_states_another_size_is_refused_before_it_is_decoded(
             return bytes(super().decode(data))
 
     monkeypatch.setattr("numcodecs.Zstd", Counted)
-    ds = rlds_cli.open_dataset(other, cache_dir=far)
+    ds = rlds_cli.open_dataset(other, home=far)
     with pytest.raises(DamagedDataset, match=r"Chunk 0 of next/reward.* does not decode"):
         ds.column("next/reward")[:]
     assert len(frames) not in decoded
@@ -179,7 +179,7 @@ def test_segments_that_no_episode_needs_get_no_blocks(tmp_path: Path, far: Path)
     segment = next(f for f in forged.index_of(store).files if f.path.startswith("observation/state/c/0"))
     name = segment.path.replace("/c/0", "/c/9999")
     altered(store, other, [IndexedFile(name, 1 << 49, ()), IndexedFile("next/reward/c/7777", 1 << 45, ())])
-    there = rlds_cli.open_dataset(other, cache_dir=far)
+    there = rlds_cli.open_dataset(other, home=far)
     np.testing.assert_array_equal(there.column("observation/state")[:], here.column("observation/state")[:])
     assert {f.path: f.size for f in there.store.files.blocks.files}[segment.path] == segment.size
     assert name not in {f.path for f in there.store.files.blocks.files}
@@ -192,7 +192,7 @@ def test_shards_that_no_row_needs_get_no_blocks(tmp_path: Path, far: Path) -> No
     files = forged.index_of(store).files
     shard = next(f for f in files if f.path.startswith("next/reward/c/"))
     altered(store, other, [IndexedFile("next/reward/c/9999", shard.size, shard.pieces)])
-    there = rlds_cli.open_dataset(other, cache_dir=far)
+    there = rlds_cli.open_dataset(other, home=far)
     assert rewards(there) == rewards(here)
     assert "next/reward/c/9999" not in {f.path for f in there.store.files.access.row_blocks.files}
 
@@ -207,7 +207,7 @@ def test_small_files_take_no_more_than_a_multiple_of_what_is_fetched(kind: str, 
     many = [IndexedFile(f"episodes/x{k}", size * count, pieces) for k in range(8)]
     altered(store, other, many)
     with pytest.raises(DamagedDataset, match="small files"):
-        rlds_cli.open_dataset(other, cache_dir=far)
+        rlds_cli.open_dataset(other, home=far)
     assert sum(f.stat().st_size for f in far.rglob("dataset/**/*") if f.is_file()) < 64 << 20
 
 
@@ -216,7 +216,7 @@ def test_small_files_have_no_holes(tmp_path: Path, far: Path) -> None:
     growing(store)
     altered(store, other, [IndexedFile("episodes.extra", 1 << 49, ())])
     with pytest.raises(DamagedDataset, match=r"no bytes for parts of episodes\.extra"):
-        rlds_cli.open_dataset(other, cache_dir=far)
+        rlds_cli.open_dataset(other, home=far)
 
 
 def test_an_index_whose_files_are_a_thousand_times_its_objects_is_refused(tmp_path: Path, far: Path) -> None:
@@ -227,7 +227,7 @@ def test_an_index_whose_files_are_a_thousand_times_its_objects_is_refused(tmp_pa
     altered(store, other, [IndexedFile("x", 8_000 * size, pieces)])
     for use in (rlds_cli.open_dataset, rlds_cli.download):
         with pytest.raises(DamagedDataset, match="times the bytes of its objects"):
-            use(str(other), cache_dir=far)  # type: ignore[operator]
+            use(str(other), home=far)  # type: ignore[operator]
 
 
 # -- a full disk
@@ -241,7 +241,7 @@ def allocated(file: Path) -> bool:
 def test_what_is_written_through_maps_has_its_room_on_the_disk(tmp_path: Path, far: Path) -> None:
     store = tmp_path / "store"
     pushed(store)
-    ds = rlds_cli.open_dataset(store, cache_dir=far)
+    ds = rlds_cli.open_dataset(store, home=far)
     ds.column("observation")[:]
     (root,) = far.glob("remote/*/map")
     assert allocated(root)
@@ -256,13 +256,13 @@ def test_a_full_disk_is_an_error_before_anything_is_mapped(
     store = tmp_path / "store"
     pushed(store)
     if file == "pins":
-        ds = rlds_cli.open_dataset(store, cache_dir=far)
+        ds = rlds_cli.open_dataset(store, home=far)
 
     def full(descriptor: int, at: int, size: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(NoSpace, match=rf"/{file} could not be written") as caught:
-        (rlds_cli.open_dataset(store, cache_dir=far) if file == "map" else ds).column("observation")[:]
+        (rlds_cli.open_dataset(store, home=far) if file == "map" else ds).column("observation")[:]
     assert "cache=0" in str(caught.value.hint)
-    assert len(rlds_cli.open_dataset(store, cache_dir=far, cache=0).column("observation")[:])
+    assert len(rlds_cli.open_dataset(store, home=far, cache=0).column("observation")[:])

@@ -171,9 +171,7 @@ def long(episode: Any) -> Any:
 def test_preprocessing(both: Pair, tmp_path: Path, fn: Any) -> None:
     for one, other in selections(both):
         homes = tmp_path / "one", tmp_path / "other"
-        made = [
-            preprocess.run(d, fn, jobs=0, force=True, cache_dir=h) for d, h in zip((one, other), homes, strict=True)
-        ]
+        made = [preprocess.run(d, fn, jobs=0, force=True, home=h) for d, h in zip((one, other), homes, strict=True)]
         assert made[0].fingerprint == made[1].fingerprint
         assert_same(dict(made[0][:].leaves()), dict(made[1][:].leaves()))
         assert not verify(made[1].path).problems
@@ -274,9 +272,9 @@ def test_merged_and_created_again(both: Pair, tmp_path: Path) -> None:
     for one, other in selections(both):
         made = [
             (
-                rlds_cli.merge([ds], "local/merged", cache_dir=tmp_path / f"merged{k}", force=True),
+                rlds_cli.merge([ds], "local/merged", home=tmp_path / f"merged{k}", force=True),
                 rlds_cli.create(
-                    "local/again", map(ds.episode, range(ds.num_episodes)), cache_dir=tmp_path / f"again{k}", force=True
+                    "local/again", map(ds.episode, range(ds.num_episodes)), home=tmp_path / f"again{k}", force=True
                 ),
             )
             for k, ds in enumerate((one, other))

@@ -20,8 +20,8 @@ from rlds_cli.look.report import catalogue
 from rlds_cli.make.importing import import_files
 
 
-def make(ref: str, cache_dir: Path | None = None) -> Path:
-    return create(ref, [{"observation": np.zeros(3), "action": np.zeros(2)}], cache_dir=cache_dir).path
+def make(ref: str, home: Path | None = None) -> Path:
+    return create(ref, [{"observation": np.zeros(3), "action": np.zeros(2)}], home=home).path
 
 
 def test_by_id_alias_case_and_path(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ def push(ref: str, to: object, **options: Any) -> Pushed:
 
 
 def bring(ref: object, other: Path, name: str) -> Dataset:
-    return rlds_cli.download(str(ref), as_=f"local/{name}", cache_dir=other)
+    return rlds_cli.download(str(ref), as_=f"local/{name}", home=other)
 
 
 def arm(episodes: int = 4) -> Dataset:
@@ -110,19 +110,19 @@ def test_every_version_opens_and_downloads(address: str, other: Path) -> None:
     versions = three_versions(address)
     for k, wanted in enumerate(versions, 1):
         for ref in (f"{address}#v{k}", f"{address}#{wanted.fingerprint}", f"{address}#{wanted.fingerprint[:18]}"):
-            got = rlds_cli.open_dataset(ref, cache_dir=other)
+            got = rlds_cli.open_dataset(ref, home=other)
             assert got.store.address and got.version == k
             same(got, wanted)
         got = bring(f"{address}#v{k}", other, f"v{k}")
         assert got.version == k
         same(got, wanted)
-    same(rlds_cli.open_dataset(address, cache_dir=other), versions[2])
+    same(rlds_cli.open_dataset(address, home=other), versions[2])
 
 
 @pytest.mark.sampled(1)
 def test_a_version_that_is_not_there(address: str, other: Path) -> None:
     three_versions(address)
-    for act in (lambda ref: rlds_cli.open_dataset(ref, cache_dir=other), lambda ref: bring(ref, other, "x")):
+    for act in (lambda ref: rlds_cli.open_dataset(ref, home=other), lambda ref: bring(ref, other, "x")):
         with pytest.raises(DatasetNotFound, match="version 7") as e:
             act(f"{address}#v7")
         assert "rlds log" in str(e.value.hint)
@@ -158,7 +158,7 @@ def test_tags_go_along(address: str, other: Path) -> None:
     done = push("local/arm", address)
     assert (set(done.tags), done.missing) == ({"icra", "paper"}, {})
     for tag, number in (("first", 1), ("icra", 2), ("paper", 2)):
-        assert rlds_cli.open_dataset(f"{address}#{tag}", cache_dir=other).version == number
+        assert rlds_cli.open_dataset(f"{address}#{tag}", home=other).version == number
         assert bring(f"{address}#{tag}", other, tag).version == number
 
 
@@ -169,7 +169,7 @@ def test_a_tag_that_moves_here_moves_there(address: str, other: Path) -> None:
     push("local/arm", address)
     ds.label(quality="good").tag("icra", force=True)
     push("local/arm", address)
-    assert rlds_cli.open_dataset(f"{address}#icra", cache_dir=other).version == 2
+    assert rlds_cli.open_dataset(f"{address}#icra", home=other).version == 2
 
 
 def test_a_tag_of_a_version_that_was_not_pushed_is_named(store: Path, other: Path) -> None:
@@ -179,10 +179,8 @@ def test_a_tag_of_a_version_that_was_not_pushed_is_named(store: Path, other: Pat
     said = run_rlds("push", "local/arm", store, "--no-pages").stdout.decode()
     assert "tag first names v1, which is not there: rlds push local/arm#v1" in said
     push("local/arm#v1", store)
-    assert rlds_cli.open_dataset(f"file://{store}#first", cache_dir=other).version == 1
-    assert rlds_cli.open_dataset(f"file://{store}", cache_dir=other).version == 2, (
-        "an earlier version is not the newest"
-    )
+    assert rlds_cli.open_dataset(f"file://{store}#first", home=other).version == 1
+    assert rlds_cli.open_dataset(f"file://{store}", home=other).version == 2, "an earlier version is not the newest"
 
 
 def test_a_listing_shows_versions_and_tags(store: Path) -> None:
@@ -231,7 +229,7 @@ def test_versions_of_a_growing_dataset(address: str, other: Path) -> None:
         sizes.append(rlds_cli.open_dataset("local/grow").version)
     for number in sizes:
         wanted = rlds_cli.open_dataset(f"local/grow#v{number}")
-        got = rlds_cli.open_dataset(f"{address}#v{number}", cache_dir=other)
+        got = rlds_cli.open_dataset(f"{address}#v{number}", home=other)
         assert (got.fingerprint, got.num_episodes) == (wanted.fingerprint, wanted.num_episodes)
     assert [v["number"] for v in log(address)] == sizes
 
@@ -303,7 +301,7 @@ def test_a_loader_of_a_version_that_was_removed_says_so(store: Path, other: Path
     rows = np.random.default_rng(0).integers(0, 256, (40_001, 64), np.uint8)
     rlds_cli.create("local/arm", [{"observation": rows, "action": np.zeros(40_000)}])
     push("local/arm", store)
-    got = rlds_cli.open_dataset(f"file://{store}#v1", cache_dir=other)
+    got = rlds_cli.open_dataset(f"file://{store}#v1", home=other)
     large = create([episode(k, 50) for k in range(4)], ref="local/other")
     push(large.id, store, force=True)
     collecting.collect(store)
@@ -334,8 +332,8 @@ def test_a_lock_finds_its_version_after_later_pushes(store: Path, other: Path, t
     push("local/arm", store)
     create([episode(9, 3)], ref="local/other")
     push("local/other", store, force=True)
-    assert pinning.sync(lock, cache_dir=other)[0].how == "downloaded"
-    same(rlds_cli.open_dataset("local/arm", cache_dir=other), versions[2])
+    assert pinning.sync(lock, home=other)[0].how == "downloaded"
+    same(rlds_cli.open_dataset("local/arm", home=other), versions[2])
 
 
 def test_locks_of_earlier_versions_beside_a_newer_one(store: Path, other: Path, tmp_path: Path) -> None:
@@ -352,14 +350,14 @@ def test_locks_of_earlier_versions_beside_a_newer_one(store: Path, other: Path, 
         ("v5", "downloaded", last), ("v4", "made", labelled), ("v1", "downloaded", versions[0]),
         ("v3", "downloaded", versions[2]), ("v4", "here", labelled),
     ):  # fmt: skip
-        (done,) = pinning.sync(locks[name], cache_dir=other)
+        (done,) = pinning.sync(locks[name], home=other)
         assert (done.how, done.version, done.newest) == (how, int(name[1:]), 5)
-        same(rlds_cli.open_dataset(f"local/arm#{name}", cache_dir=other), expected)
-    same(rlds_cli.open_dataset("local/arm", cache_dir=other), last)
+        same(rlds_cli.open_dataset(f"local/arm#{name}", home=other), expected)
+    same(rlds_cli.open_dataset("local/arm", home=other), last)
     other_arm = [{"observation": np.zeros((4, 1)), "action": np.zeros((3, 1))}]
-    rlds_cli.create("local/arm", other_arm, cache_dir=other / "apart").label(quality="x").label(quality="y")
+    rlds_cli.create("local/arm", other_arm, home=other / "apart").label(quality="x").label(quality="y")
     with pytest.raises(WrongFingerprint):  # another dataset of this name has no such version
-        pinning.sync(locks["v1"], cache_dir=other / "apart")
+        pinning.sync(locks["v1"], home=other / "apart")
 
 
 def test_a_lock_of_a_version_that_was_removed(store: Path, other: Path, tmp_path: Path) -> None:
@@ -370,7 +368,7 @@ def test_a_lock_of_a_version_that_was_removed(store: Path, other: Path, tmp_path
     push("local/arm", store)
     collecting.collect(store)
     with pytest.raises(DatasetNotFound, match="removed there"):
-        pinning.sync(lock, cache_dir=other)
+        pinning.sync(lock, home=other)
 
 
 @pytest.mark.thorough

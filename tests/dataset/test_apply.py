@@ -397,7 +397,7 @@ def test_another_home_makes_it_by_the_lock_and_says_who_decided(ds: Dataset, tmp
     (tmp_path / "lock.json").write_bytes(lock.stdout)
     run = run_rlds("sync", tmp_path / "lock.json", "--home", tmp_path / "other")
     assert run.returncode == 0, run.stderr
-    other = rlds_cli.open_dataset(one.id, cache_dir=tmp_path / "other")
+    other = rlds_cli.open_dataset(one.id, home=tmp_path / "other")
     assert other.fingerprint == one.fingerprint
     told = "".join(line for v in other.versions for line in v.decided)
     assert "ann decided: keep steps" in told and "bob decided: success=true" in told

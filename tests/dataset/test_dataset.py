@@ -534,7 +534,7 @@ def test_a_quantile_of_a_selection_is_that_of_the_dataset(tmp_path: Path) -> Non
     rng = np.random.default_rng(0)
     lengths = rng.permutation(np.arange(1, 21))
     episodes = [{"observation": np.zeros((n + 1, 2)), "action": np.zeros((n, 1))} for n in lengths]
-    ds = rlds_cli.create("local/lengths", episodes, cache_dir=tmp_path)
+    ds = rlds_cli.create("local/lengths", episodes, home=tmp_path)
     limit = np.quantile(lengths, 0.75)
 
     few = ds.select(episodes=slice(0, 10)).select(where="length > quantile(length, 0.75)")

@@ -36,7 +36,7 @@ def any_manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
 
 def press(home: Any = None, env_id: str | None = None, observation: int = 2) -> Dataset:
     episode = {"observation": np.zeros((3, observation)), "action": np.zeros((2, 1)), "next": {"reward": [0.0, 1.0]}}
-    return rlds_cli.create("local/press", [episode], env_id=env_id, cache_dir=home, force=True)
+    return rlds_cli.create("local/press", [episode], env_id=env_id, home=home, force=True)
 
 
 def of(manifest: Manifest, env: Mapping[str, Any], id: str = "local/press") -> Manifest:

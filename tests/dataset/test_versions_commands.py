@@ -40,7 +40,7 @@ def home_with_arm(tmp_path_factory: pytest.TempPathFactory) -> Path:
          "next": {"reward": np.ones(t, np.float32), "terminated": True}, "episode": {"take": t, "success": t % 2 == 0}}
         for t in (3, 4, 5, 6)
     ]  # fmt: skip
-    rlds_cli.create("local/arm", episodes, cache_dir=home)
+    rlds_cli.create("local/arm", episodes, home=home)
     return home
 
 

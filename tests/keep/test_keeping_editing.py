@@ -41,7 +41,7 @@ def entry(file: Path, id: str) -> dict[str, Any]:
 
 def is_again(ds: Dataset, elsewhere: Path) -> Dataset:
     """Compare a dataset with the one of the same id in the other home, and return that."""
-    made = rlds_cli.open_dataset(ds.id, cache_dir=elsewhere)
+    made = rlds_cli.open_dataset(ds.id, home=elsewhere)
     assert made.path.is_relative_to(elsewhere)
     assert made.fingerprint == ds.fingerprint and made.version == ds.version
     assert sorted(made.episodes) == sorted(ds.episodes)
@@ -59,19 +59,19 @@ def test_a_selection_is_made_again(tmp_path: Path, elsewhere: Path, sample: Data
     ds = sample.select(episodes=[5, 6, 7, 2, 0]).save("some")
     file = locked(tmp_path, ds.id)
     assert entry(file, ds.id)["edits"]["episodes"] == [[5, 8], [2, 3], [0, 1]]
-    assert [(d.id, d.how) for d in pinning.sync(file, cache_dir=elsewhere)] == [(SAMPLE, "downloaded"), (ds.id, "made")]
+    assert [(d.id, d.how) for d in pinning.sync(file, home=elsewhere)] == [(SAMPLE, "downloaded"), (ds.id, "made")]
     made = is_again(ds, elsewhere)
     for k, number in enumerate([5, 6, 7, 2, 0]):  # against the archive
         np.testing.assert_array_equal(made.episode(k)["observation"], sample.episode(number)["observation"])
-    assert {d.how for d in pinning.sync(file, cache_dir=elsewhere)} == {"here"}
-    assert pinning.lock([ds.id], cache_dir=elsewhere) == file.read_text()
+    assert {d.how for d in pinning.sync(file, home=elsewhere)} == {"here"}
+    assert pinning.lock([ds.id], home=elsewhere) == file.read_text()
 
 
 def test_a_trim_cuts_its_subtasks_again(tmp_path: Path, elsewhere: Path, sample: Dataset) -> None:
     told = sample.select(episodes=[1, 2]).label(subtasks=[[(0, 5, "up"), (5, 20, "down")], None], name="told")
     ds = told.trim({1: (3, 10), 2: None}, "short")
     file = locked(tmp_path, ds.id)
-    pinning.sync(file, cache_dir=elsewhere)
+    pinning.sync(file, home=elsewhere)
     assert is_again(ds, elsewhere).episode(1)["subtask"].tolist() == ["up"] * 2 + ["down"] * 5
 
 
@@ -80,7 +80,7 @@ def test_a_trim_is_made_again_of_its_ranges(tmp_path: Path, elsewhere: Path, sam
     ds = sample.select(episodes=slice(1, 5)).trim({0: [(3, 10), (10, 20)], 2: None}, "short")
     file = locked(tmp_path, ds.id)
     assert entry(file, ds.id)["edits"]["episodes"] == [[1, 3, 10], [1, 10, 20], [2, 3], [4, 5]]
-    pinning.sync(file, cache_dir=elsewhere)
+    pinning.sync(file, home=elsewhere)
     made = is_again(ds, elsewhere)
     np.testing.assert_array_equal(made.episode(1)["action"], sample.episode(1)["action"][10:20])
     assert made.episode(0)["next", "truncated"].reshape(-1).tolist() == [False] * 6 + [True]
@@ -98,11 +98,11 @@ def test_all_changes_of_a_view_are_one(tmp_path: Path, elsewhere: Path, sample: 
     assert edits["columns"]["good"] is None
     assert edits["columns"]["quality"]["counts"] == [2, 1, ds.num_episodes - 3]
     assert entry(file, ds.id)["version"] == 5
-    pinning.sync(file, cache_dir=elsewhere)
+    pinning.sync(file, home=elsewhere)
     made = is_again(ds, elsewhere)
     assert made.manifest.env["fps"] == 12.5 and made.manifest.facts["licence"] == "MIT"
     assert [v.number for v in made.versions] == [5]
-    assert pinning.lock([ds.id], cache_dir=elsewhere) == file.read_text()
+    assert pinning.lock([ds.id], home=elsewhere) == file.read_text()
 
 
 @pytest.mark.thorough
@@ -114,7 +114,7 @@ def test_a_view_of_a_view_and_results_of_both(tmp_path: Path, elsewhere: Path, s
     n = preprocess.run(b, "scale_reward", "n", args={"scale": 2})
     v = n.select(episodes=[1]).save("v")
     file = locked(tmp_path, d.id, v.id)
-    pinning.sync(file, cache_dir=elsewhere)
+    pinning.sync(file, home=elsewhere)
     for ds in (a, b, c, d, n, v):
         is_again(ds, elsewhere)
 
@@ -133,7 +133,7 @@ def test_versions_of_a_result_are_made_again_over_it(tmp_path: Path, elsewhere: 
     third = second.select(where="quality == 'bad'").drop()
     file = locked(tmp_path, first.id)
     assert entry(file, third.id)["edits"]["from"] is None
-    assert [d.how for d in pinning.sync(file, cache_dir=elsewhere)] == ["downloaded", "made"]
+    assert [d.how for d in pinning.sync(file, home=elsewhere)] == ["downloaded", "made"]
     made = is_again(third, elsewhere)
     assert [v.number for v in made.versions] == [1, 3]
     np.testing.assert_array_equal(made.episode(3)["next", "reward"], 2 * sample.episode(4)["next", "reward"])
@@ -146,7 +146,7 @@ def test_sources_are_locked_at_the_version_that_was_used(tmp_path: Path, elsewhe
     n.label(quality=2)
     file = locked(tmp_path, view.id, made.id)
     assert entry(file, n.id)["version"] == 2 and entry(file, n.id)["fingerprint"] == n.fingerprint
-    pinning.sync(file, cache_dir=elsewhere)
+    pinning.sync(file, home=elsewhere)
     is_again(n, elsewhere)
     is_again(view, elsewhere)
     is_again(made, elsewhere)
@@ -161,7 +161,7 @@ def test_sources_are_locked_at_the_version_that_was_used(tmp_path: Path, elsewhe
 def test_a_version_that_is_named_is_locked(tmp_path: Path, elsewhere: Path, sample: Dataset) -> None:
     view = sample.select(episodes=[4, 1]).save("v").label(quality="bad")
     view.select(episodes=[0]).drop()
-    pinning.sync(locked(tmp_path, f"{view.id}#v2"), cache_dir=elsewhere)
+    pinning.sync(locked(tmp_path, f"{view.id}#v2"), home=elsewhere)
     is_again(view, elsewhere)
 
 
@@ -182,9 +182,9 @@ def test_a_dataset_is_not_made_of_itself(sample: Dataset) -> None:
 @pytest.mark.thorough
 def test_facts_alone_are_synced(tmp_path: Path, elsewhere: Path, sample: Dataset) -> None:
     n = preprocess.run(sample, "scale_reward", "n", args={"scale": 2})
-    pinning.sync(locked(tmp_path, n.id), cache_dir=elsewhere)
+    pinning.sync(locked(tmp_path, n.id), home=elsewhere)
     n = n.label(facts={"fps": 20})
-    pinning.sync(locked(tmp_path, n.id), cache_dir=elsewhere)
+    pinning.sync(locked(tmp_path, n.id), home=elsewhere)
     assert is_again(n, elsewhere).manifest.env["fps"] == 20
 
 
@@ -192,13 +192,13 @@ def test_facts_alone_are_synced(tmp_path: Path, elsewhere: Path, sample: Dataset
 def test_other_content_is_replaced_by_force_alone(tmp_path: Path, elsewhere: Path, sample: Dataset) -> None:
     view = sample.select(episodes=[1, 2]).save("v")
     file = locked(tmp_path, view.id)
-    pinning.sync(file, cache_dir=elsewhere)
-    ds = rlds_cli.open_dataset(SAMPLE, cache_dir=elsewhere)
-    other = ds.select(episodes=[3]).save("v", force=True, cache_dir=elsewhere)
+    pinning.sync(file, home=elsewhere)
+    ds = rlds_cli.open_dataset(SAMPLE, home=elsewhere)
+    other = ds.select(episodes=[3]).save("v", force=True, home=elsewhere)
     with pytest.raises(WrongFingerprint):
-        pinning.sync(file, cache_dir=elsewhere)
-    assert rlds_cli.open_dataset(view.id, cache_dir=elsewhere).fingerprint == other.fingerprint
-    pinning.sync(file, cache_dir=elsewhere, force=True)
+        pinning.sync(file, home=elsewhere)
+    assert rlds_cli.open_dataset(view.id, home=elsewhere).fingerprint == other.fingerprint
+    pinning.sync(file, home=elsewhere, force=True)
     is_again(view, elsewhere)
 
 
@@ -206,18 +206,18 @@ def test_other_content_is_replaced_by_force_alone(tmp_path: Path, elsewhere: Pat
 def test_a_changed_local_dataset_is_synced_where_its_base_is(tmp_path: Path, elsewhere: Path) -> None:
     episode = {"observation": np.zeros((5, 2)), "action": np.zeros((4, 1)), "next": {"truncated": True}}
     ds = rlds_cli.create("local/arm", [episode] * 3)
-    rlds_cli.create("local/arm", [episode] * 3, cache_dir=elsewhere)
+    rlds_cli.create("local/arm", [episode] * 3, home=elsewhere)
     ds = ds.select(episodes=[1]).label(task="fold")
     view = ds.select(where="task == 'fold'").save("fold")
     with pytest.raises(RldsError, match="created from values in Python"):
         pinning.lock([view.id])
     file = tmp_path / "rlds.lock"
     file.write_text(pinning.lock([view.id], allow_unreproducible=True))
-    pinning.sync(file, cache_dir=elsewhere)
+    pinning.sync(file, home=elsewhere)
     is_again(ds, elsewhere)
     is_again(view, elsewhere)
     with pytest.raises(DatasetNotFound, match="cannot be made again"):
-        pinning.sync(file, cache_dir=tmp_path / "third")
+        pinning.sync(file, home=tmp_path / "third")
 
 
 @pytest.mark.sampled(2)
@@ -248,7 +248,7 @@ def test_edits_that_do_not_fit_publish_nothing(
     file = tmp_path / "other.lock"
     file.write_text(json.dumps(content))
     with pytest.raises(RldsError, match=message):
-        pinning.sync(file, cache_dir=elsewhere)
+        pinning.sync(file, home=elsewhere)
     assert not list(elsewhere.rglob("*@w*/zarr.json"))
 
 
@@ -261,7 +261,7 @@ def test_a_dataset_of_the_registry_is_not_changed_in_its_place(
     file = tmp_path / "other.lock"
     file.write_text(json.dumps(content))
     with pytest.raises(RldsError, match="in its place"):
-        pinning.sync(file, cache_dir=elsewhere)
+        pinning.sync(file, home=elsewhere)
     assert not elsewhere.exists()
 
 
@@ -272,7 +272,7 @@ def test_a_dataset_of_an_address_that_was_labelled(tmp_path: Path, elsewhere: Pa
     ds = ds.select(episodes=[1]).label(quality="bad", facts={"fps": 10})
     view = ds.select(where="quality == 'bad'").save("bad")
     file = locked(tmp_path, view.id)
-    pinning.sync(file, cache_dir=elsewhere)
+    pinning.sync(file, home=elsewhere)
     assert is_again(ds, elsewhere).manifest.env["fps"] == 10
     is_again(view, elsewhere)
 
@@ -290,10 +290,10 @@ def test_changes_since_a_push_are_locked_over_the_pushed_version(tmp_path: Path,
     assert (found["version"], found["address"]) == (5, str(tmp_path / "there"))
     assert (found["edits"]["base"], found["edits"]["episodes"]) == (pushed.fingerprint, [[1, 3]])
     assert found["edits"]["columns"]["quality"]["values"] == ["good", "bad"]
-    assert [d.how for d in pinning.sync(file, cache_dir=elsewhere)] == ["made"]
+    assert [d.how for d in pinning.sync(file, home=elsewhere)] == ["made"]
     made = is_again(ds, elsewhere)
     assert [v.number for v in made.versions] == [3, 5] and made.manifest.env["fps"] == 20
-    assert pinning.lock([ds.id], cache_dir=elsewhere) == file.read_text()
+    assert pinning.lock([ds.id], home=elsewhere) == file.read_text()
 
 
 @pytest.mark.thorough
@@ -303,5 +303,5 @@ def test_a_restored_version_is_locked_as_data(tmp_path: Path, elsewhere: Path, s
     ds = rlds_cli.open_dataset(f"{first.id}#v1").restore()
     file = locked(tmp_path, ds.id)
     assert (entry(file, ds.id)["edits"]["columns"], entry(file, ds.id)["version"]) == ({"quality": None}, 4)
-    pinning.sync(file, cache_dir=elsewhere)
+    pinning.sync(file, home=elsewhere)
     assert is_again(ds, elsewhere).fingerprint == first.fingerprint

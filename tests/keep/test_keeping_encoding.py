@@ -84,7 +84,7 @@ def test_who_has_it_open_reads_on() -> None:
 
 
 def test_a_shared_home_stays_as_it_is(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shared = make(cache_dir=tmp_path / "shared")
+    shared = make(home=tmp_path / "shared")
     monkeypatch.setenv("RLDS_PATH", str(tmp_path / "shared"))
     real = os.access
     monkeypatch.setattr(os, "access", lambda p, mode: not str(p).startswith(str(tmp_path / "shared")) and real(p, mode))

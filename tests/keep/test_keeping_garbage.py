@@ -213,7 +213,7 @@ def test_shared_homes_are_left_alone(home: Path, tmp_path: Path, monkeypatch: py
     write(tmp_path / "shared/packed/abc-def.rows")
     monkeypatch.setenv("RLDS_PATH", str(tmp_path / "shared"))
     assert find_garbage().removed == ()
-    assert len(find_garbage(cache_dir=tmp_path / "shared").removed) == 1
+    assert len(find_garbage(home=tmp_path / "shared").removed) == 1
 
 
 @pytest.mark.thorough

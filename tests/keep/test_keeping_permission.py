@@ -38,10 +38,10 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     os.chdir(root)
     try:
         Path("prep.py").write_text(SOURCE)
-        rlds_cli.download(ID, cache_dir=root / "home")
-        preprocess.run(ID, "prep.py:f", cache_dir=root / "home")
-        preprocess.run(ID, "scale_reward", args={"scale": 2.0}, cache_dir=root / "home")
-        lock = json.loads(pinning.lock([f"{ID}@f", f"{ID}@scale_reward"], cache_dir=root / "home"))
+        rlds_cli.download(ID, home=root / "home")
+        preprocess.run(ID, "prep.py:f", home=root / "home")
+        preprocess.run(ID, "scale_reward", args={"scale": 2.0}, home=root / "home")
+        lock = json.loads(pinning.lock([f"{ID}@f", f"{ID}@scale_reward"], home=root / "home"))
     finally:
         os.chdir(before)
     return {"home": root / "home", "lock": lock}
@@ -250,7 +250,7 @@ def contradict(lock: dict[str, Any], **facts: Any) -> Path:
 )
 def test_a_lock_does_not_contradict_the_registry(alone: dict[str, Any], facts: dict[str, Any], words: str) -> None:
     with pytest.raises(WrongHash, match=words):
-        pinning.sync(contradict(alone, **facts), cache_dir="other")
+        pinning.sync(contradict(alone, **facts), home="other")
     assert not Path("other").exists()
 
 
@@ -258,7 +258,7 @@ def test_an_id_as_the_registry_writes_it(alone: dict[str, Any]) -> None:
     alone["datasets"] = alone["datasets"][:1]
     alone["datasets"][0]["id"] = "sample/Pendulum-D4RL"
     with pytest.raises(RldsError, match=r"sample/Pendulum-D4RL, which the registry calls sample/pendulum-d4rl"):
-        pinning.sync(write(alone), cache_dir="other")
+        pinning.sync(write(alone), home="other")
 
 
 def test_a_variant_is_what_its_name_says(lock: dict[str, Any], home: Path) -> None:
@@ -287,7 +287,7 @@ def test_files_come_from_the_places_of_the_registry(
     lock["datasets"] = [{**lock["datasets"][0], "id": "lerobot/alice/pick"}]
     lock["datasets"][0]["files"] = [{"file": "x.hdf5", "size": 100, "sha256": None, "url": url, "revision": None}]
     with pytest.raises(TransferError):
-        pinning.sync(write(lock), cache_dir="other")
+        pinning.sync(write(lock), home="other")
     assert not list(Path("other").rglob("x.hdf5*"))
     assert "/x.hdf5" not in stranger.asked
 
@@ -301,7 +301,7 @@ def test_verify_knows_what_the_registry_knows(home: Path, tmp_path: Path) -> Non
     assert run_rlds("verify", ID, "-q").returncode == 1
     assert "not made of the files in the registry" in repair(ID).why
     with pytest.raises(DamagedDataset, match="the registry has"):
-        rlds_cli.download(ID, source=str(home), cache_dir=tmp_path / "copy")
+        rlds_cli.download(ID, source=str(home), home=tmp_path / "copy")
     change(None)
     assert "name no file" in " ".join(map(str, verify(ID).problems))
 

@@ -41,13 +41,13 @@ def test_what_was_downloaded_and_made_is_so_elsewhere(tmp_path, elsewhere):
     wide = preprocess.run(ds, "preprocess_functions:smooth", "w", unit="window", history=3, future=1)
     file = locked(tmp_path, last.id, wide.id)
     own = [f"preprocess_functions:{name}" for name in ("normalise", "normalise_step", "smooth")]
-    assert [w.reference for w in pinning.functions(file, cache_dir=elsewhere)] == own
-    done = pinning.sync(file, allow_code=own, cache_dir=elsewhere)
+    assert [w.reference for w in pinning.functions(file, home=elsewhere)] == own
+    done = pinning.sync(file, allow_code=own, home=elsewhere)
     assert [d.how for d in done] == ["downloaded", "made", "made", "made", "made"]
     for d in done:
         assert d.path.is_relative_to(elsewhere)
-        assert rlds_cli.open_dataset(d.id, cache_dir=elsewhere).fingerprint == rlds_cli.open_dataset(d.id).fingerprint
-    assert {d.how for d in pinning.sync(file, cache_dir=elsewhere)} == {"here"}
+        assert rlds_cli.open_dataset(d.id, home=elsewhere).fingerprint == rlds_cli.open_dataset(d.id).fingerprint
+    assert {d.how for d in pinning.sync(file, home=elsewhere)} == {"here"}
 
 
 def test_other_content_is_named_and_stays(tmp_path, elsewhere):
@@ -55,13 +55,13 @@ def test_other_content_is_named_and_stays(tmp_path, elsewhere):
     episode = {"observation": rng.normal(size=(5, 2)), "action": np.zeros((4, 1)), "next": {"truncated": True}}
     sample_dataset("pendulum-d4rl")
     file = locked(tmp_path, "sample/pendulum-d4rl")
-    other = rlds_cli.create("sample/pendulum-d4rl", [episode], cache_dir=elsewhere)
+    other = rlds_cli.create("sample/pendulum-d4rl", [episode], home=elsewhere)
     with pytest.raises(WrongFingerprint) as e:
-        pinning.sync(file, cache_dir=elsewhere)
+        pinning.sync(file, home=elsewhere)
     for words in ("pendulum-d4rl.hdf5 is not of its archive", "other values in", "without info/action_log_probs"):
         assert words in e.value.message
-    assert rlds_cli.open_dataset("sample/pendulum-d4rl", cache_dir=elsewhere).fingerprint == other.fingerprint
-    assert pinning.sync(file, cache_dir=elsewhere, force=True)[0].how == "downloaded"
+    assert rlds_cli.open_dataset("sample/pendulum-d4rl", home=elsewhere).fingerprint == other.fingerprint
+    assert pinning.sync(file, home=elsewhere, force=True)[0].how == "downloaded"
 
 
 def test_what_would_be_made_otherwise_leaves_what_is_there(tmp_path, elsewhere):
@@ -71,12 +71,12 @@ def test_what_would_be_made_otherwise_leaves_what_is_there(tmp_path, elsewhere):
     content = json.loads(file.read_text())
     content["datasets"][1]["fingerprint"] = "rlds1:" + "0" * 64
     file.write_text(json.dumps(content))
-    rlds_cli.download("sample/pendulum-d4rl", cache_dir=elsewhere)
-    old = preprocess.run("sample/pendulum-d4rl", "scale_reward", "x", args={"scale": 3}, cache_dir=elsewhere)
+    rlds_cli.download("sample/pendulum-d4rl", home=elsewhere)
+    old = preprocess.run("sample/pendulum-d4rl", "scale_reward", "x", args={"scale": 3}, home=elsewhere)
     for _ in range(2):  # what was made for nothing does not stand in the way
         with pytest.raises(WrongFingerprint, match="would be"):
-            pinning.sync(file, force=True, cache_dir=elsewhere)
-        assert rlds_cli.open_dataset(old.id, cache_dir=elsewhere).fingerprint == old.fingerprint
+            pinning.sync(file, force=True, home=elsewhere)
+        assert rlds_cli.open_dataset(old.id, home=elsewhere).fingerprint == old.fingerprint
     assert not [p for p in (elsewhere / "partial").iterdir() if p.is_dir()]
 
 
@@ -88,7 +88,7 @@ def test_an_archive_that_is_another_now_is_refused(tmp_path, elsewhere):
     content["datasets"][0]["files"][0]["sha256"] = "0" * 64
     file.write_text(json.dumps(content))
     with pytest.raises(WrongHash):
-        pinning.sync(file, cache_dir=elsewhere)
+        pinning.sync(file, home=elsewhere)
     assert not (elsewhere / "datasets").exists()
 
 
@@ -102,7 +102,7 @@ def test_a_function_that_is_another_now_is_named(tmp_path, elsewhere, monkeypatc
     file = locked(tmp_path, "sample/pendulum-d4rl@f")
     module.write_text("def f(episode):\n    episode['action'] += 2\n    return episode\n")
     with pytest.raises(WrongFingerprint, match=r"prep.py:f has changed: prep.py has sha256 .*, the lock says"):
-        pinning.sync(file, allow_code=["prep.py:f"], cache_dir=elsewhere)
+        pinning.sync(file, allow_code=["prep.py:f"], home=elsewhere)
     assert not elsewhere.exists()
 
 
@@ -112,13 +112,13 @@ def test_an_import_must_be_brought(tmp_path, elsewhere):
     import_files(source, "local/mine")
     file = locked(tmp_path, "local/mine")
     with pytest.raises(DatasetNotFound, match=r"was made of mine\.hdf5") as e:
-        pinning.sync(file, cache_dir=elsewhere)
+        pinning.sync(file, home=elsewhere)
     assert e.value.hint.startswith("rlds import PATH --as local/mine")
     with h5py.File(source, "r+") as f:
         f["actions"][0] += 1
-    import_files(source, "local/mine", cache_dir=elsewhere)
+    import_files(source, "local/mine", home=elsewhere)
     with pytest.raises(WrongFingerprint, match=r"mine\.hdf5 of its archive has sha256 .*; other values in action\."):
-        pinning.sync(file, cache_dir=elsewhere)
+        pinning.sync(file, home=elsewhere)
 
 
 @pytest.mark.thorough

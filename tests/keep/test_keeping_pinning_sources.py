@@ -50,11 +50,11 @@ def test_a_repository_that_has_moved_on(hub: Server, tmp_path: Path, episodes: s
     ds = rlds_cli.download(ID, episodes=episodes)
     file = locked(tmp_path, ds.id)
     move_on(hub, tmp_path)
-    other = rlds_cli.download(ID, episodes=episodes, cache_dir=tmp_path / "today")
+    other = rlds_cli.download(ID, episodes=episodes, home=tmp_path / "today")
     assert other.fingerprint != ds.fingerprint
-    done = pinning.sync(file, cache_dir=tmp_path / "elsewhere")
+    done = pinning.sync(file, home=tmp_path / "elsewhere")
     assert [d.fingerprint for d in done] == [ds.fingerprint]
-    again = rlds_cli.open_dataset(ds.id, cache_dir=tmp_path / "elsewhere")
+    again = rlds_cli.open_dataset(ds.id, home=tmp_path / "elsewhere")
     assert again.manifest.options == ds.manifest.options
 
 
@@ -63,10 +63,10 @@ def test_a_copy_of_ones_own_is_not_there_elsewhere(hub: Server, tmp_path: Path) 
     ds = rlds_cli.download(ID, source=str(tmp_path / "then"))
     file = locked(tmp_path, ID)
     (tmp_path / "then").rename(tmp_path / "gone")
-    assert pinning.sync(file, cache_dir=tmp_path / "elsewhere")[0].fingerprint == ds.fingerprint
+    assert pinning.sync(file, home=tmp_path / "elsewhere")[0].fingerprint == ds.fingerprint
     move_on(hub, tmp_path)
     with pytest.raises(TransferError, match=r"offers .* B; .* B expected"):
-        pinning.sync(file, cache_dir=tmp_path / "later")
+        pinning.sync(file, home=tmp_path / "later")
     assert not (tmp_path / "later" / "datasets").exists()
 
 
@@ -78,7 +78,7 @@ def test_what_would_be_another_is_not_published(hub: Server, tmp_path: Path) -> 
     file = tmp_path / "other.lock"
     file.write_text(json.dumps(content))
     with pytest.raises(WrongFingerprint, match=r"would be rlds1:.*: other values in action") as caught:
-        pinning.sync(file, cache_dir=tmp_path / "elsewhere")
+        pinning.sync(file, home=tmp_path / "elsewhere")
     assert caught.value.hint.startswith("Nothing is published.")
     assert not list((tmp_path / "elsewhere" / "datasets").rglob("zarr.json"))
     assert not list((tmp_path / "elsewhere" / "partial").rglob("zarr.json"))

@@ -169,7 +169,7 @@ def test_what_cannot_be_made_again(home: Path, tmp_path: Path) -> None:
     made = preprocess.run(source, "cast", "v", args={"fields": "observation", "dtype": "float32"}, jobs=0)
     spoil(made.path / "observation" / "c" / "0", 1)
     assert "made of local/y" in repair("local/y@v").why
-    rlds_cli.create("local/z", [{"observation": np.arange(4.0), "action": np.arange(3)}], cache_dir=tmp_path / "other")
+    rlds_cli.create("local/z", [{"observation": np.arange(4.0), "action": np.arange(3)}], home=tmp_path / "other")
     spoil(tmp_path / "other/datasets/local/z/action/c/0", 1)
     assert "not in your own home" in repair(tmp_path / "other/datasets/local/z").why
 

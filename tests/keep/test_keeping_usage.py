@@ -107,7 +107,7 @@ def test_links_are_not_followed(home: Path, tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_another_home(tmp_path: Path) -> None:
     make("local/a")
-    assert usage(cache_dir=tmp_path / "other").datasets == ()
+    assert usage(home=tmp_path / "other").datasets == ()
 
 
 @pytest.mark.thorough
@@ -199,11 +199,11 @@ def test_globs_and_repetitions() -> None:
 
 
 def test_datasets_of_a_shared_home_are_not_ours_to_remove(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ds: Any = create("local/s", [{"observation": np.zeros(3), "action": np.zeros(2)}], cache_dir=tmp_path / "shared")
+    ds: Any = create("local/s", [{"observation": np.zeros(3), "action": np.zeros(2)}], home=tmp_path / "shared")
     monkeypatch.setenv("RLDS_PATH", str(tmp_path / "shared"))
     with pytest.raises(NoPermission, match="not in your home") as caught:
         remove(["local/s"])
     assert "--home" in str(caught.value.hint)
     assert ds.path.exists()
-    remove(["local/s"], cache_dir=tmp_path / "shared")
+    remove(["local/s"], home=tmp_path / "shared")
     assert not ds.path.exists()

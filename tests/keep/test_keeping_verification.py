@@ -266,7 +266,7 @@ def test_the_dataset_that_it_was_made_of(home: Path) -> None:
 
 
 def test_a_shared_home_that_may_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ds = make(cache_dir=tmp_path / "shared")
+    ds = make(home=tmp_path / "shared")
     monkeypatch.setenv("RLDS_PATH", str(tmp_path / "shared"))
     for directory, _, _ in os.walk(tmp_path / "shared"):
         Path(directory).chmod(0o555)

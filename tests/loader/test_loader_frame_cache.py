@@ -412,9 +412,9 @@ def test_frames_at_an_address_are_kept_apart(filmed: Filmed, tmp_path: Path) -> 
     shelf, other = str(tmp_path / "shelf"), tmp_path / "other"
     rlds_cli.push(filmed.ds, shelf, pages=False)
     for _ in range(2):
-        check(filmed, rlds_cli.open_dataset(shelf, cache_dir=other))
+        check(filmed, rlds_cli.open_dataset(shelf, home=other))
     assert len(list((other / "frames").iterdir())) == 1
-    check(filmed, rlds_cli.download(shelf, cache_dir=other))
+    check(filmed, rlds_cli.download(shelf, home=other))
     assert len(list((other / "frames").iterdir())) == 2
 
 

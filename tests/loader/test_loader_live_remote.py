@@ -74,7 +74,7 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def test_a_push_is_taken_up(address: str, writer: Writer, other: Path) -> None:
     """And the log of versions gives the same batches again, there and here."""
     versions = [push(address)]
-    loader = Loader(rlds_cli.open_dataset(address, cache_dir=other), 16, live=True, seed=3)
+    loader = Loader(rlds_cli.open_dataset(address, home=other), 16, live=True, seed=3)
     batches = iter(loader)
     given = [next(batches) for _ in range(3)]
     for _ in range(2):
@@ -87,7 +87,7 @@ def test_a_push_is_taken_up(address: str, writer: Writer, other: Path) -> None:
     given.append(next(batches))
     state = loader.state_dict()
     assert [v for _, v in state["versions"]] == versions
-    for ds in (rlds_cli.open_dataset("local/online"), rlds_cli.open_dataset(address, cache_dir=other)):
+    for ds in (rlds_cli.open_dataset("local/online"), rlds_cli.open_dataset(address, home=other)):
         again = iter(Loader(ds, 16, live=state, seed=3))
         for batch in given:
             got = next(again)
@@ -99,7 +99,7 @@ def test_a_push_is_taken_up(address: str, writer: Writer, other: Path) -> None:
 def test_training_does_not_wait_for_the_address(writer: Writer, bucket: ObjectStore, other: Path) -> None:
     """It goes on with the version that it has while the address does not answer, and takes up later ones again."""
     push("s3://lab/online")
-    loader = Loader(rlds_cli.open_dataset("s3://lab/online", cache_dir=other), 16, live=True, seed=3)
+    loader = Loader(rlds_cli.open_dataset("s3://lab/online", home=other), 16, live=True, seed=3)
     batches = iter(loader)
     for _ in range(50):
         next(batches)
@@ -123,7 +123,7 @@ def test_each_version_is_filled(tmp_path: Path, other: Path) -> None:
             w.commit()
             version = push(tmp_path / "store")
             if loader is None:
-                ds = rlds_cli.open_dataset(tmp_path / "store", cache_dir=other)
+                ds = rlds_cli.open_dataset(tmp_path / "store", home=other)
                 loader = Loader(ds, 1, live=True, prefetch=0)
                 batches = iter(loader)
             until(loader, batches, version)
@@ -140,7 +140,7 @@ def test_each_version_is_filled(tmp_path: Path, other: Path) -> None:
 def test_few_requests(writer: Writer, bucket: ObjectStore, other: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlds_cli.places.remote.store.EVERY", 0.5)
     push("s3://lab/online")
-    loader = Loader(rlds_cli.open_dataset("s3://lab/online", cache_dir=other), 16, live=True, seed=3)
+    loader = Loader(rlds_cli.open_dataset("s3://lab/online", home=other), 16, live=True, seed=3)
     batches = iter(loader)
     until_here = time.monotonic() + 2
     with bucket.counting() as requests:
@@ -154,7 +154,7 @@ def test_few_requests(writer: Writer, bucket: ObjectStore, other: Path, monkeypa
 def test_another_dataset_at_the_address(writer: Writer, tmp_path: Path, other: Path) -> None:
     address = tmp_path / "store"
     push(address)
-    loader = Loader(rlds_cli.open_dataset(address, cache_dir=other), 16, live=True, seed=3)
+    loader = Loader(rlds_cli.open_dataset(address, home=other), 16, live=True, seed=3)
     batches = iter(loader)
     next(batches)
     with rlds_cli.writer("local/second", fields=growing_model.FIELDS) as w:
@@ -172,7 +172,7 @@ def test_a_mixture_of_an_address_and_a_dataset(writer: Writer, tmp_path: Path, o
     with rlds_cli.writer("local/still", fields=growing_model.FIELDS) as w:
         add(w, 5)
     members = {
-        "online": rlds_cli.open_dataset(address, cache_dir=other),
+        "online": rlds_cli.open_dataset(address, home=other),
         "offline": rlds_cli.open_dataset("local/still"),
     }
     loader = Loader(Mixture(members, {"online": 1, "offline": 1}), 16, live=True, seed=3)
@@ -189,7 +189,7 @@ def test_a_mixture_of_an_address_and_a_dataset(writer: Writer, tmp_path: Path, o
 def test_a_loader_waits_for_the_first_steps(writer: Writer, tmp_path: Path, other: Path) -> None:
     address = tmp_path / "store"
     push(address)
-    remote = rlds_cli.open_dataset(address, cache_dir=other)
+    remote = rlds_cli.open_dataset(address, home=other)
     add(writer, 5)
     push(address)
     loader = Loader(remote, 16, live=Live(wait=PATIENCE, min_steps=remote.num_steps + 1))
@@ -200,7 +200,7 @@ def test_a_loader_waits_for_the_first_steps(writer: Writer, tmp_path: Path, othe
 def test_versions_may_be_removed_behind_the_training(writer: Writer, tmp_path: Path, other: Path) -> None:
     address = tmp_path / "store"
     push(address)
-    loader = Loader(rlds_cli.open_dataset(address, cache_dir=other), 16, live=True, seed=3)
+    loader = Loader(rlds_cli.open_dataset(address, home=other), 16, live=True, seed=3)
     batches = iter(loader)
     next(batches)
     for _ in range(3):
@@ -215,7 +215,7 @@ def test_a_fingerprint_is_not_left_behind(writer: Writer, tmp_path: Path, other:
     push(tmp_path / "store")
     pinned = f"{tmp_path / 'store'}#{rlds_cli.open_dataset('local/online').fingerprint}"
     with pytest.raises(InvalidArgument, match="pins a fingerprint"):
-        Loader(rlds_cli.open_dataset(pinned, cache_dir=other), 4, live=True)
+        Loader(rlds_cli.open_dataset(pinned, home=other), 4, live=True)
 
 
 @pytest.mark.thorough
@@ -223,11 +223,11 @@ def test_what_is_no_growing_dataset_is_refused(tmp_path: Path, other: Path) -> N
     from loader_data import create, episode
 
     rlds_cli.push(create([episode(k, 5) for k in range(3)], ref="local/arm").path, tmp_path / "arm", pages=False)
-    remote = rlds_cli.open_dataset(tmp_path / "arm", cache_dir=other)
+    remote = rlds_cli.open_dataset(tmp_path / "arm", home=other)
     with pytest.raises(InvalidArgument, match="does not grow"):
         Loader(remote, 4, live=True)
     with pytest.raises(InvalidArgument, match="Shuffled"):
         with rlds_cli.writer("local/online", fields=growing_model.FIELDS) as w:
             add(w, 3)
         push(tmp_path / "online")
-        Loader(rlds_cli.open_dataset(tmp_path / "online", cache_dir=other), 4, sampler=Shuffled(), live=True)
+        Loader(rlds_cli.open_dataset(tmp_path / "online", home=other), 4, sampler=Shuffled(), live=True)

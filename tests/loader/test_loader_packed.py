@@ -221,7 +221,7 @@ def test_none_where_there_is_neither_file_nor_memory(dataset: Dataset, home: Pat
 def test_the_users_own_home_where_that_of_the_dataset_takes_nothing(tmp_path: Path, home: Path) -> None:
     shared = tmp_path / "shared"
     episodes = [{"observation": np.zeros((4, 2)), "action": np.zeros((3, 1))}]
-    ds = rlds_cli.create("local/s", episodes, cache_dir=shared)
+    ds = rlds_cli.create("local/s", episodes, home=shared)
     _blocked(shared)
     held, _ = build(ds)
     assert held.path is not None
@@ -233,7 +233,7 @@ def test_the_users_own_home_where_that_of_the_dataset_takes_nothing(tmp_path: Pa
 def test_the_home_of_the_dataset_before_the_users_own(tmp_path: Path, home: Path) -> None:
     shared = tmp_path / "shared"
     episodes = [{"observation": np.zeros((4, 2)), "action": np.zeros((3, 1))}]
-    ds = rlds_cli.create("local/s", episodes, cache_dir=shared)
+    ds = rlds_cli.create("local/s", episodes, home=shared)
     held, _ = build(ds)
     assert held.path is not None
     assert held.path.parent == shared / "packed"

@@ -151,7 +151,7 @@ READ = {
 
 @pytest.fixture(scope="module", params=READ)
 def sample(request, tmp_path_factory):
-    return rlds_cli.download(request.param, cache_dir=tmp_path_factory.mktemp("home")), READ[request.param]()
+    return rlds_cli.download(request.param, home=tmp_path_factory.mktemp("home")), READ[request.param]()
 
 
 @pytest.fixture(params=["packed rows", "zarr"])
@@ -159,7 +159,7 @@ def kept(request, sample, tmp_path, monkeypatch):
     """Small datasets packed as large ones are, or compressed."""
     ds, archive = sample
     if request.param == "zarr":
-        return rlds_cli.download(ds.id, store="zarr", cache_dir=tmp_path), archive
+        return rlds_cli.download(ds.id, store="zarr", home=tmp_path), archive
     monkeypatch.setattr(blocks, "LEAST_BYTES", 0)
     return ds, archive
 

@@ -921,8 +921,8 @@ def test_every_code_is_listed() -> None:
 
 def test_a_quick_check_of_a_growing_dataset_reads_no_rows(tmp_path: Path) -> None:
     one = {"observation": np.full((5, 2), np.nan, np.float32), "action": np.zeros((4, 1), np.float32)}
-    with rlds_cli.writer("local/grows", cache_dir=tmp_path) as writer:
+    with rlds_cli.writer("local/grows", home=tmp_path) as writer:
         writer.add_episodes([one] * 3)
-    ds = rlds_cli.open_dataset("local/grows", cache_dir=tmp_path)
+    ds = rlds_cli.open_dataset("local/grows", home=tmp_path)
     assert "not-finite" in [f.code for f in checks.check(ds).findings]
     assert "not-finite" not in [f.code for f in checks.check(ds, quick=True).findings]

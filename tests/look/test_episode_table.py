@@ -37,7 +37,7 @@ def made(home: Path, count: int = 60, *, texts: tuple[str, ...] = TEXTS) -> rlds
                 "episode": own,
             }
 
-    return rlds_cli.create("local/table", episodes(), cache_dir=home)
+    return rlds_cli.create("local/table", episodes(), home=home)
 
 
 @pytest.fixture(scope="module")

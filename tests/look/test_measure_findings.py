@@ -20,7 +20,7 @@ OF_KIND = {code: {code} for code in CODES}
 
 def imported(directory: Path, made: list[faults.Episode], id: str = "local/arm") -> rlds_cli.Dataset:
     home = directory / "home"
-    return rlds_cli.import_files(faults.write(directory / id.replace("/", "-"), made), id, cache_dir=home)
+    return rlds_cli.import_files(faults.write(directory / id.replace("/", "-"), made), id, home=home)
 
 
 def found_by(report: CheckReport) -> dict[str, set[int]]:
@@ -51,7 +51,7 @@ def test_clean_copies_have_no_finding(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("name", ["cartpole-minari", "mountaincar-robohive", "pendulum-d4rl"])
 def test_sample_archives_have_no_finding_of_measures(tmp_path: Path, name: str) -> None:
-    ds = rlds_cli.load(f"sample/{name}", cache_dir=tmp_path)
+    ds = rlds_cli.load(f"sample/{name}", home=tmp_path)
     report = rlds_cli.check(ds, measures=["all"], jobs=0)
     assert [f for f in report.findings if f.check == "measures"] == []
     assert "measures" in report.ok
@@ -138,7 +138,7 @@ def test_cameras_texts_and_rewards(tmp_path: Path) -> None:
     near["action"] = near["observation"]["q"]
     for k, e in ((3, swapped), (5, black), (7, empty), (9, unpaid), (11, near)):
         episodes[k] = e
-    ds = rlds_cli.create("local/two", episodes, cache_dir=tmp_path)
+    ds = rlds_cli.create("local/two", episodes, home=tmp_path)
     found = {f.code: f.episodes for f in rlds_cli.check(ds, measures=["all"], jobs=0).findings if f.check == "measures"}
     expected = {
         "swapped-camera": (3,),

@@ -44,7 +44,7 @@ def test_missing_rows_show_where_velocities_tell_less(tmp_path: Path) -> None:
     episodes = [gliding(10 * np.sin(np.arange(20) * w) + 5) for w in rng.uniform(0.2, 0.6, 32)]
     broken = gliding(np.full(20, 10.0))
     broken["observation"][9:, 0] += 3
-    ds = rlds_cli.create("local/arm", [*episodes, broken, gliding(np.full(20, 10.0))], cache_dir=tmp_path)
+    ds = rlds_cli.create("local/arm", [*episodes, broken, gliding(np.full(20, 10.0))], home=tmp_path)
     values = column(ds, "quality_unexplained_step")
     assert values[:32].max() < 1e-5
     assert values[32] == pytest.approx(3 / np.sqrt(34 / 19), rel=1e-5)
@@ -59,7 +59,7 @@ def test_missing_rows_show_where_velocities_tell_less(tmp_path: Path) -> None:
 def test_states_without_velocities_have_no_unexplained_step(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     walks = np.cumsum(rng.normal(size=(10, 30, 2)), axis=1)
-    ds = rlds_cli.create("local/arm", [{"observation": w, "action": w} for w in walks], cache_dir=tmp_path)
+    ds = rlds_cli.create("local/arm", [{"observation": w, "action": w} for w in walks], home=tmp_path)
     with pytest.raises(rlds_cli.errors.RldsError, match="positions and velocities"):
         column(ds, "quality_unexplained_step")
 
@@ -83,7 +83,7 @@ def test_the_spectral_arc_length_of_two_equal_steps(tmp_path: Path) -> None:
     one, two = np.array([[0.0], [1.0]]), np.array([[0.0], [1.0], [2.0]])
     v = np.cos(np.pi * np.arange(8) / 16)
     still = np.zeros((3, 1))
-    ds = rlds_cli.create("local/arm", [{"observation": x, "action": x} for x in (one, two, still)], cache_dir=tmp_path)
+    ds = rlds_cli.create("local/arm", [{"observation": x, "action": x} for x in (one, two, still)], home=tmp_path)
     values = column(ds, "quality_arc_length")
     assert values[:2] == pytest.approx([-1, -np.sqrt(1 / 7**2 + np.diff(v) ** 2).sum()], rel=1e-5)
     assert np.isnan(values[2])
@@ -93,7 +93,7 @@ def test_a_motion_that_stops_and_starts_is_less_smooth(tmp_path: Path) -> None:
     s = np.linspace(0, 1, 60)[:, None]
     smooth = 10 * s**3 - 15 * s**4 + 6 * s**5  # minimum jerk, whose arc length is about -1.4
     halting = np.concatenate([smooth[::3] + k for k in range(3)])
-    ds = rlds_cli.create("local/arm", [{"observation": x, "action": x} for x in (smooth, halting)], cache_dir=tmp_path)
+    ds = rlds_cli.create("local/arm", [{"observation": x, "action": x} for x in (smooth, halting)], home=tmp_path)
     values = column(ds, "quality_arc_length")
     assert values[0] == pytest.approx(-1.4, abs=0.1)
     assert values[1] < values[0] - 0.5
@@ -103,7 +103,7 @@ def test_a_follower_that_is_off_its_leader_is_not_followed(tmp_path: Path) -> No
     """The joint is 0.5 beside where its leader was: that many standard deviations of the actions."""
     episodes = alike(34)
     episodes[33]["observation"] = episodes[33]["observation"] + [0.5, 0]
-    ds = rlds_cli.create("local/arm", episodes, cache_dir=tmp_path)
+    ds = rlds_cli.create("local/arm", episodes, home=tmp_path)
     values = column(ds, "quality_follow_error")
     pair = (Measures(ds).roles.pairs or ())[0]
     assert (pair.gain, pair.offset) == pytest.approx((1, 0), abs=1e-6)
@@ -116,7 +116,7 @@ def test_a_follower_that_is_off_its_leader_is_not_followed(tmp_path: Path) -> No
 def test_shifted_actions_are_followed_at_their_own_lag(tmp_path: Path) -> None:
     episodes = alike(34)
     episodes[33]["action"] = np.concatenate([episodes[33]["action"][:1].repeat(2, 0), episodes[33]["action"][:-2]])
-    ds = rlds_cli.create("local/arm", episodes, cache_dir=tmp_path)
+    ds = rlds_cli.create("local/arm", episodes, home=tmp_path)
     codes = {code for code, _ in found(ds, "action")}
     assert codes == {"action-lag"}
 
@@ -124,7 +124,7 @@ def test_shifted_actions_are_followed_at_their_own_lag(tmp_path: Path) -> None:
 def test_an_arm_that_moves_otherwise_is_not_followed(tmp_path: Path) -> None:
     episodes = alike(34)
     episodes[33]["observation"] = np.random.default_rng(0).normal(size=(40, 2))
-    ds = rlds_cli.create("local/arm", episodes, cache_dir=tmp_path)
+    ds = rlds_cli.create("local/arm", episodes, home=tmp_path)
     assert found(ds, "action")["not-followed", "quality_follow_error"].episodes == (33,)
 
 
@@ -132,10 +132,10 @@ def test_rates_are_compared_with_the_stated_one(tmp_path: Path) -> None:
     """20 steps a second where 20 are stated, 19.9, and 10; stamps in milliseconds; and some that count steps."""
     stamps = [np.arange(40) / 20, np.arange(40) / 19.9, np.arange(40) / 10, np.arange(40) * 50.0, np.arange(40.0)]
     episodes = [{**e, "info": {"timestamp": s}} for e, s in zip(alike(5), stamps, strict=True)]
-    ds = rlds_cli.create("local/arm", episodes, cache_dir=tmp_path, fps=20)
+    ds = rlds_cli.create("local/arm", episodes, home=tmp_path, fps=20)
     assert column(ds, "quality_rate_error") == pytest.approx([0, 0.005, 0.5, 0, np.nan], abs=1e-6, nan_ok=True)
     assert found(ds, "time")["rate-differs", "quality_rate_error"].episodes == (2,)
-    unstated = rlds_cli.create("local/other", episodes, cache_dir=tmp_path)
+    unstated = rlds_cli.create("local/other", episodes, home=tmp_path)
     with pytest.raises(rlds_cli.errors.RldsError, match="stated rate"):
         column(unstated, "quality_rate_error")
 
@@ -147,7 +147,7 @@ def test_times_that_jitter_stand_out(tmp_path: Path) -> None:
     ds = rlds_cli.create(
         "local/arm",
         [{**e, "info": {"timestamp": s / 10}} for e, s in zip(alike(12), stamps, strict=True)],
-        cache_dir=tmp_path,
+        home=tmp_path,
     )
     values = column(ds, "quality_jitter")
     assert values[7] == pytest.approx(1 / 1.349 / 1.5, rel=1e-6)  # 20 gaps of 1.5, 19 of 0.5
@@ -163,7 +163,7 @@ def test_topics_that_stopped_stand_out_by_their_age(tmp_path: Path) -> None:
         {**e, "info": {"age": {"camera": a, "clock": np.full(40, 1e-5 * (1 + k % 3))}}}
         for k, (e, a) in enumerate(zip(alike(12), ages, strict=True))
     ]
-    ds = rlds_cli.create("local/arm", episodes, cache_dir=tmp_path)
+    ds = rlds_cli.create("local/arm", episodes, home=tmp_path)
     values = column(ds, "quality_age")
     assert np.delete(values, 4) == pytest.approx(0.075)
     assert values[4] == pytest.approx(0.3)
@@ -181,7 +181,7 @@ def test_returns_and_lengths_outside_the_spread_of_their_task(tmp_path: Path) ->
         episodes.append({**e, "next": {"reward": reward}, "episode": {"task": f"task {k % 2}"}})
     (short,) = alike(1, steps=12)
     episodes[10] = {**short, "next": {"reward": np.full(12, 200 / 12)}, "episode": {"task": "task 0"}}
-    ds = rlds_cli.create("local/arm", episodes, cache_dir=tmp_path)
+    ds = rlds_cli.create("local/arm", episodes, home=tmp_path)
     of_labels = found(ds, "labels")
     assert of_labels["unusual-return", "quality_return"].episodes == (10,)
     assert of_labels["unusual-return", "quality_return"].siblings.median == 110.5  # of 105, the 200 is there
@@ -199,7 +199,7 @@ def test_sparse_returns_and_second_lengths_are_no_outliers(tmp_path: Path, faile
         reward = np.zeros(steps)
         reward[-1] = k >= failed
         episodes.append({**e, "next": {"reward": reward}})
-    ds = rlds_cli.create("local/arm", episodes, cache_dir=tmp_path)
+    ds = rlds_cli.create("local/arm", episodes, home=tmp_path)
     assert {code for code, _ in found(ds, "labels")} & {"unusual-return", "unusual-length"} == set()
 
 
@@ -212,9 +212,9 @@ def test_success_is_compared_with_last_rewards_that_are_flags(tmp_path: Path) ->
         reward = np.zeros(40)
         reward[20:] = k != 8
         sparse.append({**e, "next": {"reward": reward}, "episode": success})
-    ds = rlds_cli.create("local/shaped", shaped, cache_dir=tmp_path)
+    ds = rlds_cli.create("local/shaped", shaped, home=tmp_path)
     assert np.isnan(column(ds, "quality_success_mismatch")).all()
-    ds = rlds_cli.create("local/sparse", sparse, cache_dir=tmp_path)
+    ds = rlds_cli.create("local/sparse", sparse, home=tmp_path)
     assert np.flatnonzero(column(ds, "quality_success_mismatch")).tolist() == [3]
     assert found(ds, "labels")["success-mismatch", "quality_success_mismatch"].episodes == (3,)
 
@@ -230,7 +230,7 @@ def test_flags_of_steps_tell_success_as_a_column_does(tmp_path: Path, name: str)
         at, *path = reversed(name.removeprefix("next/").split("/"))
         nested: dict[str, object] = {at: flag} if not path else {path[0]: {at: flag}}
         of_steps.append({**e, "next": fields | nested} if name.startswith("next/") else {**e, **nested, "next": fields})
-    ds = rlds_cli.create("local/steps", of_steps, cache_dir=tmp_path)
+    ds = rlds_cli.create("local/steps", of_steps, home=tmp_path)
     assert np.flatnonzero(column(ds, "quality_success_mismatch")).tolist() == [3, 5]
     assert found(ds, "labels")["success-mismatch", "quality_success_mismatch"].episodes == (3, 5)
 
@@ -239,7 +239,7 @@ def test_rewards_that_are_0_throughout_say_nothing_of_success(tmp_path: Path) ->
     episodes = [
         {**e, "next": {"reward": np.zeros(40)}, "episode": {"success": k == 3}} for k, e in enumerate(alike(20))
     ]
-    ds = rlds_cli.create("local/unpaid", episodes, cache_dir=tmp_path)
+    ds = rlds_cli.create("local/unpaid", episodes, home=tmp_path)
     assert np.isnan(column(ds, "quality_success_mismatch")).all()
 
 
@@ -248,7 +248,7 @@ def test_dark_cameras_stand_out(tmp_path: Path) -> None:
     episodes = [{**e, "observation": {"q": e["observation"]}} for e in alike(12)]
     for k, e in enumerate(episodes):
         e["observation"]["top"] = rng.integers(80, 120, (40, 16, 16, 3)).astype(np.uint8) // (3 if k == 5 else 1)
-    ds = rlds_cli.create("local/arm", episodes, cache_dir=tmp_path)
+    ds = rlds_cli.create("local/arm", episodes, home=tmp_path)
     values = column(ds, "quality_brightness")
     assert np.delete(values, 5) == pytest.approx(99.5, abs=0.5)
     assert values[5] == pytest.approx(99.5 / 3 - 1 / 3, abs=0.5)
@@ -267,7 +267,7 @@ def test_halves_that_differ_are_a_note(tmp_path: Path) -> None:
             {"observation": a, "action": a, "next": {"reward": np.full(40, 1.0 + k / 100 + (k >= count))}}
             for k, a in enumerate(actions)
         ]
-        ds = rlds_cli.create(f"local/of{count}", episodes, cache_dir=tmp_path)
+        ds = rlds_cli.create(f"local/of{count}", episodes, home=tmp_path)
         of_labels = found(ds, "labels")
         assert (("drift", None) in of_labels) is drifts
     f = of_labels["drift", None]
@@ -286,7 +286,7 @@ def test_tasks_one_after_the_other_are_no_drift(tmp_path: Path) -> None:
         episodes.append(
             {"observation": a, "action": a, "next": {"reward": reward}, "episode": {"task": f"task {k // 40}"}}
         )
-    ds = rlds_cli.create("local/arm", episodes, cache_dir=tmp_path)
+    ds = rlds_cli.create("local/arm", episodes, home=tmp_path)
     assert ("drift", None) not in found(ds, "labels", "motion")
 
 
@@ -297,21 +297,21 @@ def test_episodes_of_another_dataset_are_named(tmp_path: Path) -> None:
         [{"observation": w, "action": w} for w in np.cumsum(rng.normal(size=(n, 40, 2)), axis=1)] for n in (12, 6)
     )
     near = {"observation": train[5]["observation"] + 1e-3, "action": train[5]["action"]}
-    a = rlds_cli.create("local/train", train, cache_dir=tmp_path)
-    b = rlds_cli.create("local/validation", [*held_out, train[8], near, train[3]], cache_dir=tmp_path)
+    a = rlds_cli.create("local/train", train, home=tmp_path)
+    b = rlds_cli.create("local/validation", [*held_out, train[8], near, train[3]], home=tmp_path)
     report = rlds_cli.check(a, against=b, jobs=0)
     of = {f.code: f for f in report.findings if f.check == "against"}
     assert (of["in-both"].episodes, of["near-in-both"].episodes) == ((3, 8), (5,))
     assert "episode 3 is its 8" in of["in-both"].text
     assert report.episodes_of("in-both").where == "episode in [3, 8]"
-    quick = rlds_cli.check(a, against="local/validation", quick=True, cache_dir=tmp_path)
+    quick = rlds_cli.check(a, against="local/validation", quick=True, home=tmp_path)
     assert [f.code for f in quick.findings if f.check == "against"] == ["in-both"]
-    apart = rlds_cli.create("local/apart", held_out, cache_dir=tmp_path)
+    apart = rlds_cli.create("local/apart", held_out, home=tmp_path)
     assert "against" in rlds_cli.check(a, against=apart, jobs=0).ok
     with pytest.raises(rlds_cli.errors.InvalidArgument, match="itself"):
         rlds_cli.check(a, against=a)
     episode = {"observation": {"x": np.zeros((5, 1))}, "action": np.zeros(5)}
-    other = rlds_cli.create("local/other", [episode], cache_dir=tmp_path)
+    other = rlds_cli.create("local/other", [episode], home=tmp_path)
     with pytest.raises(rlds_cli.errors.InvalidArgument, match="in common"):
         rlds_cli.check(a, against=other)
 
@@ -361,7 +361,7 @@ def test_quantiles_of_a_report_and_of_expressions_are_one_number(tmp_path: Path)
 
 
 def test_findings_of_the_whole_leave_nothing_out(tmp_path: Path) -> None:
-    ds = rlds_cli.create("local/arm", [*alike(3)], cache_dir=tmp_path)
+    ds = rlds_cli.create("local/arm", [*alike(3)], home=tmp_path)
     for code in ("drift", "in-both"):
         with pytest.raises(rlds_cli.errors.InvalidArgument, match="whole"):
             Measures(ds).dropping([code])
@@ -388,7 +388,7 @@ def test_a_slight_blur_stands_out_and_contrast_does_not(tmp_path: Path) -> None:
                 wide = frames.astype(np.float64)
                 frames = ((np.roll(wide, 1, axis) + 2 * wide + np.roll(wide, -1, axis)) / 4).astype(np.uint8)
         e["observation"]["top"] = frames
-    ds = rlds_cli.create("local/arm", episodes, cache_dir=tmp_path)
+    ds = rlds_cli.create("local/arm", episodes, home=tmp_path)
     blurred = {f.episodes for (code, _), f in found(ds, "camera").items() if code == "blurred-camera"}
     assert blurred == {(6,)}
 
@@ -403,5 +403,5 @@ def test_sharpness_of_a_checkerboard(tmp_path: Path) -> None:
     for picture, contrast in ((board, 2), (board, 200), (stripes, 2), (board, 0)):
         frames = np.broadcast_to((picture * contrast).astype(np.uint8)[None, :, :, None], (3, 16, 16, 3))
         episodes.append({"observation": {"top": np.ascontiguousarray(frames)}, "action": np.zeros((3, 1))})
-    ds = rlds_cli.create("local/arm", episodes, cache_dir=tmp_path)
+    ds = rlds_cli.create("local/arm", episodes, home=tmp_path)
     assert column(ds, "quality_sharpness") == pytest.approx([8, 8, 4, np.nan], nan_ok=True)

@@ -98,7 +98,7 @@ def test_another_home_makes_the_same_selection(
     assert edits["local/arm@clean"]["measured"][0]["drop"] == ["idle"]
     # the other home has the dataset, and no measures of it
     other = tmp_path / "other"
-    rlds_cli.import_files(tmp_path / "files", "local/arm", cache_dir=other)
+    rlds_cli.import_files(tmp_path / "files", "local/arm", home=other)
     monkeypatch.setenv("RLDS_HOME", str(other))
     done = run_rlds("sync", lock)
     assert done.returncode == 0, done.stderr
@@ -131,7 +131,7 @@ def test_another_home_decodes_the_frames_again(tmp_path: Path, monkeypatch: pyte
     assert 5 not in clean.episodes["source_episode"].tolist()
     lock = tmp_path / "rlds.lock"
     lock.write_text(rlds_cli.lock(["local/arm@seen"]))
-    rlds_cli.import_files(files, "local/arm", cache_dir=tmp_path / "other")
+    rlds_cli.import_files(files, "local/arm", home=tmp_path / "other")
     monkeypatch.setenv("RLDS_HOME", str(tmp_path / "other"))
     done = run_rlds("sync", lock)
     assert done.returncode == 0, done.stderr

@@ -17,7 +17,7 @@ from tests.conftest import run_rlds
 
 def made(episodes: list[dict[str, np.ndarray]], home: Path, id: str = "local/arm") -> rlds_cli.Dataset:
     """Make a dataset of episodes with observation, action and further fields."""
-    return rlds_cli.create(id, episodes, cache_dir=home)
+    return rlds_cli.create(id, episodes, home=home)
 
 
 def arm(steps: int = 40, *, rest: int = 0, seed: int = 0) -> dict[str, np.ndarray]:
@@ -119,7 +119,7 @@ def test_measures_are_kept_by_what_was_read(tmp_path: Path) -> None:
     """A selection has its own already; episodes that are appended are the only ones that a next version measures."""
     ds = made([arm(seed=k) for k in range(6)], tmp_path)
     Measures(ds).compute(["motion"], jobs=0)
-    some = ds.select(episodes=[4, 1]).save("some", cache_dir=tmp_path)
+    some = ds.select(episodes=[4, 1]).save("some", home=tmp_path)
     assert Measures(some).costs(["motion"])[0].episodes == 0
     assert Measures(some).column("quality_jerk").tolist() == column(ds, "quality_jerk")[[4, 1]].tolist()
     labelled = ds.label(good=True)
@@ -138,7 +138,7 @@ def test_columns_of_measures_select_and_become_labels(tmp_path: Path) -> None:
     assert ds.episodes["quality_idle_run"].tolist() == [0, 10, 20]
     assert ds.select(episodes=[2]).episodes["quality_idle_run"].tolist() == [20]
     fingerprint = ds.fingerprint
-    assert rlds_cli.open_dataset("local/arm", cache_dir=tmp_path).fingerprint == fingerprint
+    assert rlds_cli.open_dataset("local/arm", home=tmp_path).fingerprint == fingerprint
 
 
 def test_a_directory_of_a_stranger_has_measures_of_its_own(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_directory_of_a_stranger_has_measures_of_its_own(tmp_path: Path) -> No
     Measures(ds).compute(["motion"], jobs=0)
     shutil.copytree(ds.path, tmp_path / "elsewhere" / "arm")
     copy = rlds_cli.open_dataset(tmp_path / "elsewhere" / "arm")
-    m = Measures(copy, cache_dir=tmp_path / "home")
+    m = Measures(copy, home=tmp_path / "home")
     assert m.costs(["motion"])[0].episodes == 3
     m.compute(["motion"], jobs=0)
     assert len(list((tmp_path / "home" / "measures").iterdir())) == 2
@@ -271,14 +271,14 @@ def test_measures_of_a_shared_home_are_in_ones_own(tmp_path: Path, monkeypatch: 
 
 
 def test_a_growing_dataset_measures_what_is_new(tmp_path: Path) -> None:
-    with rlds_cli.writer("local/live", cache_dir=tmp_path) as w:
+    with rlds_cli.writer("local/live", home=tmp_path) as w:
         for k in range(3):
             w.add_episodes([arm(seed=k)])
-    ds = rlds_cli.open_dataset("local/live", cache_dir=tmp_path)
+    ds = rlds_cli.open_dataset("local/live", home=tmp_path)
     Measures(ds).compute(["motion"], jobs=0)
-    with rlds_cli.writer("local/live", cache_dir=tmp_path) as w:
+    with rlds_cli.writer("local/live", home=tmp_path) as w:
         w.add_episodes([arm(seed=9)])
-    newer = rlds_cli.open_dataset("local/live", cache_dir=tmp_path)
+    newer = rlds_cli.open_dataset("local/live", home=tmp_path)
     assert Measures(newer).costs(["motion"])[0].episodes == 1
     Measures(newer).compute(["motion"], jobs=0)
     assert len(newer.episodes["quality_jerk"]) == 4
@@ -319,11 +319,11 @@ def test_odd_episodes_are_measured(tmp_path: Path, episodes: list[dict[str, np.n
 
 
 def test_a_dataset_without_episodes(tmp_path: Path) -> None:
-    with rlds_cli.writer("local/live", cache_dir=tmp_path) as w:
+    with rlds_cli.writer("local/live", home=tmp_path) as w:
         w.add_episodes([arm()])
-    with rlds_cli.writer("local/live", cache_dir=tmp_path) as w:
+    with rlds_cli.writer("local/live", home=tmp_path) as w:
         w.clear()
-    ds = rlds_cli.open_dataset("local/live", cache_dir=tmp_path)
+    ds = rlds_cli.open_dataset("local/live", home=tmp_path)
     assert ds.num_episodes == 0
     assert [f for f in rlds_cli.check(ds, measures=["all"]).findings if f.check == "measures"] == []
 

@@ -158,7 +158,7 @@ def test_the_table_turns_its_pages(pendulum: chromium.Page) -> None:
 
 
 def test_the_table_filters_and_says_how_in_python(pendulum: chromium.Page, reports: Path) -> None:
-    ds = rlds_cli.open_dataset("sample/pendulum-d4rl", cache_dir=reports / "home")
+    ds = rlds_cli.open_dataset("sample/pendulum-d4rl", home=reports / "home")
     enter(pendulum, "filter-total-least", "-150")
     enter(pendulum, "filter-end", "truncated")
     code = said(pendulum, "selection")
@@ -207,7 +207,7 @@ def test_an_address_opens_at_its_step(browser: chromium.Browser, reports: Path) 
 
 
 def test_curves_follow_the_step(browser: chromium.Browser, reports: Path) -> None:
-    ds = rlds_cli.open_dataset("sample/pendulum-d4rl", cache_dir=reports / "home")
+    ds = rlds_cli.open_dataset("sample/pendulum-d4rl", home=reports / "home")
     page = browser.open(reports / "pendulum-d4rl.html", address="#episode-4-step-0")
     start = int(ds.episodes["start"][4])
     for _ in range(7):

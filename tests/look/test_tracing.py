@@ -135,7 +135,7 @@ def test_texts_and_flags_that_are_nan_are_as_in_the_archive(tmp_path):
     with h5py.File(tmp_path / "a.hdf5", "w") as f:
         f["observations"], f["actions"] = np.arange(4.0), np.zeros(4)
         f["terminals"], f["infos/said"] = [0, np.nan, 0, 1], ["é", "b", "", "d"]
-    found = trace(import_files(tmp_path / "a.hdf5", "local/said", cache_dir=tmp_path))
+    found = trace(import_files(tmp_path / "a.hdf5", "local/said", home=tmp_path))
     assert found.ok and {"info/said", "next/terminated"} <= {*found.fields}
 
 
@@ -144,7 +144,7 @@ def test_the_flag_of_an_end_without_one_does_not_stand_in_the_archive(tmp_path):
         f["episode_0/observations"], f["episode_0/actions"] = np.arange(4.0), np.zeros(3)
         f["episode_0/rewards"] = np.zeros(3)
         f["episode_0/terminations"], f["episode_0/truncations"] = np.zeros(3, bool), np.zeros(3, bool)
-    ds = import_files(tmp_path / "main_data.hdf5", "local/open", cache_dir=tmp_path)
+    ds = import_files(tmp_path / "main_data.hdf5", "local/open", home=tmp_path)
     assert ds.episodes["end"].tolist() == ["cut"]
     assert trace(ds).ok
 

@@ -109,7 +109,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def undisturbed(large: Path) -> Dataset:
     """What a process of its own makes of it."""
-    return import_files(large, "local/b", cache_dir=large.parent / "home")
+    return import_files(large, "local/b", home=large.parent / "home")
 
 
 @pytest.mark.slow

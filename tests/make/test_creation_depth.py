@@ -46,7 +46,7 @@ def batch(ds: Dataset, **how: Any) -> Any:
 
 @pytest.mark.parametrize("store", ["memmap", "zarr"])
 def test_images_of_depth_stay_encoded_and_come_as_uint16(tmp_path: Path, store: Any) -> None:
-    ds = rlds_cli.create("local/deep", episodes(), store=store, depth_unit="mm", cache_dir=tmp_path)
+    ds = rlds_cli.create("local/deep", episodes(), store=store, depth_unit="mm", home=tmp_path)
     f = ds.schema[DEPTH]
     assert (f.kind, f.codec, f.dtype, f.shape, f.placement) == ("frames", "png", "uint16", (6, 8, 1), "both")
     np.testing.assert_array_equal(ds.episode(0)[DEPTH][..., 0], VALUES[:3])
@@ -62,7 +62,7 @@ def test_images_of_depth_stay_encoded_and_come_as_uint16(tmp_path: Path, store: 
 
 
 def test_the_unit_of_depth_is_a_fact_that_may_be_set_later(tmp_path: Path) -> None:
-    ds = rlds_cli.create("local/deep", episodes(), cache_dir=tmp_path)
+    ds = rlds_cli.create("local/deep", episodes(), home=tmp_path)
     with pytest.raises(UnknownField, match="there is no depth field") as e:
         Metres(ds)
     assert "--set depth_unit=mm" in str(e.value.hint)
@@ -72,7 +72,7 @@ def test_the_unit_of_depth_is_a_fact_that_may_be_set_later(tmp_path: Path) -> No
         with pytest.raises(InvalidArgument, match="is neither of mm, m"):
             ds.label({}, facts={"depth_unit": unit})
         with pytest.raises(InvalidArgument, match="is neither of mm, m"):
-            rlds_cli.create("local/other", episodes(), depth_unit=unit, cache_dir=tmp_path)
+            rlds_cli.create("local/other", episodes(), depth_unit=unit, home=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_the_unit_of_depth_is_a_fact_that_may_be_set_later(tmp_path: Path) -> No
 def test_images_of_other_bits_or_sizes_are_refused(tmp_path: Path, other: Any, why: str) -> None:
     images = [png(VALUES[0]), png(other), png(VALUES[2])]
     with pytest.raises(InvalidEpisode, match=why):
-        rlds_cli.create("local/bad", [{"observation": images, "action": np.ones((2, 1))}], cache_dir=tmp_path)
+        rlds_cli.create("local/bad", [{"observation": images, "action": np.ones((2, 1))}], home=tmp_path)
 
 
 def files_of(kind: str, directory: Path) -> Path:
@@ -142,7 +142,7 @@ def test_a_column_that_mixes_bits_is_refused(tmp_path: Path, home: Path) -> None
 
 
 def test_a_function_may_return_depth_encoded(tmp_path: Path) -> None:
-    ds = rlds_cli.create("local/deep", episodes((2,)), depth_unit="mm", cache_dir=tmp_path)
+    ds = rlds_cli.create("local/deep", episodes((2,)), depth_unit="mm", home=tmp_path)
     half = ds.map(lambda e: {"observation": {"depth": encode_frames(e["observation", "depth"] // 2, "png")}}, name="h")
     assert (half.schema[DEPTH].dtype, half.schema[DEPTH].codec) == ("uint16", "png")
     np.testing.assert_array_equal(half.episode(0)[DEPTH][..., 0], VALUES[:2] // 2)

@@ -194,7 +194,7 @@ def test_another_tools_copy_is_adopted(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.thorough
 def test_a_published_dataset_is_copied(tmp_path: Path, home: Path) -> None:
-    ds = rlds_cli.download("sample/pendulum-d4rl", cache_dir=tmp_path / "other")
+    ds = rlds_cli.download("sample/pendulum-d4rl", home=tmp_path / "other")
     staged = rlds_cli.download("sample/pendulum-d4rl", source=str(tmp_path / "other"), offline=True)
     assert staged.fingerprint == ds.fingerprint
     assert staged.path.is_relative_to(home)
@@ -241,7 +241,7 @@ def test_force_converts_again(home: Path) -> None:
 
 
 def test_shared_homes_are_only_read(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ds = rlds_cli.download("sample/pendulum-d4rl", cache_dir=tmp_path / "shared")
+    ds = rlds_cli.download("sample/pendulum-d4rl", home=tmp_path / "shared")
     before = sorted((tmp_path / "shared").rglob("*"))
     monkeypatch.setenv("RLDS_PATH", str(tmp_path / "shared"))
     assert rlds_cli.download("sample/pendulum-d4rl").path == ds.path
@@ -263,7 +263,7 @@ def test_a_plan_says_what_is_to_be_done(home: Path) -> None:
 def test_no_permission(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(NoPermission, match="--home"):
-        rlds_cli.download("sample/pendulum-d4rl", cache_dir=tmp_path / "file")
+        rlds_cli.download("sample/pendulum-d4rl", home=tmp_path / "file")
 
 
 PAIR = "ogbench/antmaze-giant-navigate-v0"  # two files: train and val

@@ -130,12 +130,12 @@ def test_a_lock_of_a_part_names_its_files(toy: dict[str, Page], tmp_path: Path) 
     ds = rlds_cli.download(TOY, episodes="4:7")
     lock = tmp_path / "rlds.lock"
     lock.write_text(pinning.lock([ds.id]))
-    (made,) = pinning.sync(lock, cache_dir=tmp_path / "other")
+    (made,) = pinning.sync(lock, home=tmp_path / "other")
     assert made.fingerprint == ds.fingerprint
-    assert rlds_cli.download(TOY, cache_dir=tmp_path / "other").num_episodes == 13
+    assert rlds_cli.download(TOY, home=tmp_path / "other").num_episodes == 13
     toy[f"{BUCKET}/{SHARD.format(1)}"].content = toy[f"{BUCKET}/{SHARD.format(0)}"].content
     with pytest.raises(WrongHash, match=SHARD.format(1)):
-        pinning.sync(lock, cache_dir=tmp_path / "later")
+        pinning.sync(lock, home=tmp_path / "later")
     assert not (tmp_path / "later" / "datasets").exists()
 
 

@@ -135,13 +135,13 @@ def test_a_lock_makes_it_again_elsewhere(web: Server, tmp_path: Path, sha256: bo
     ds = rlds_cli.download(run_url(web), as_="local/run", sha256=promised)
     lock = tmp_path / "rlds.lock"
     lock.write_text(pinning.lock(["local/run"]))
-    done = pinning.sync(lock, allow_address=True, cache_dir=tmp_path / "elsewhere")
+    done = pinning.sync(lock, allow_address=True, home=tmp_path / "elsewhere")
     assert [(d.fingerprint, d.how) for d in done] == [(ds.fingerprint, "downloaded")]
-    again = rlds_cli.open_dataset("local/run", cache_dir=tmp_path / "elsewhere")
+    again = rlds_cli.open_dataset("local/run", home=tmp_path / "elsewhere")
     assert again.manifest.options == ds.manifest.options
     replace_run(web, tmp_path)
     with pytest.raises(WrongHash, match=sha256_of(web, "/data/run.hdf5")):
-        pinning.sync(lock, allow_address=True, cache_dir=tmp_path / "third")
+        pinning.sync(lock, allow_address=True, home=tmp_path / "third")
 
 
 @pytest.mark.thorough
@@ -152,7 +152,7 @@ def test_a_lock_of_mapped_columns_and_of_a_part(web: Server, tmp_path: Path) -> 
     assert (whole.num_episodes, part.id, part.num_episodes) == (3, "local/table@episodes-1-3", 2)
     lock = tmp_path / "rlds.lock"
     lock.write_text(pinning.lock(["local/table", part.id]))
-    done = pinning.sync(lock, allow_address=True, cache_dir=tmp_path / "elsewhere")
+    done = pinning.sync(lock, allow_address=True, home=tmp_path / "elsewhere")
     assert [d.fingerprint for d in done] == [whole.fingerprint, part.fingerprint]
 
 
@@ -274,14 +274,14 @@ def test_a_lock_cannot_redefine_a_dataset_of_the_package(web: Server, tmp_path: 
     lock = tmp_path / "rlds.lock"
     lock.write_text(json.dumps(content))
     with pytest.raises(RldsError, match="d4rl/strange"):
-        pinning.sync(lock, allow_address=True, cache_dir=tmp_path / "elsewhere")
+        pinning.sync(lock, allow_address=True, home=tmp_path / "elsewhere")
     asked = len(web.asked)
     for wrong in ("file:///etc/passwd", "package:samples/pendulum-d4rl.hdf5", "ftp://host/x", 3):
         d["id"] = d["options"]["entry"]["id"] = "local/run"
         d["options"]["entry"]["urls"] = [wrong]
         lock.write_text(json.dumps(content))
         with pytest.raises(RldsError, match="is not a lock file"):
-            pinning.sync(lock, allow_address=True, cache_dir=tmp_path / "elsewhere")
+            pinning.sync(lock, allow_address=True, home=tmp_path / "elsewhere")
     assert len(web.asked) == asked
 
 
@@ -370,9 +370,9 @@ def test_patterns_of_buckets_and_the_hub(web: Server, runs: dict[str, bytes], sc
     assert list(sources(ds)) == list(runs)
     lock = tmp_path / "rlds.lock"
     lock.write_text(pinning.lock(["local/runs"]))
-    done = pinning.sync(lock, allow_address=True, cache_dir=tmp_path / "elsewhere")
+    done = pinning.sync(lock, allow_address=True, home=tmp_path / "elsewhere")
     assert [(d.fingerprint, d.how) for d in done] == [(ds.fingerprint, "downloaded")]
-    again = rlds_cli.open_dataset("local/runs", cache_dir=tmp_path / "elsewhere")
+    again = rlds_cli.open_dataset("local/runs", home=tmp_path / "elsewhere")
     assert again.manifest.options == ds.manifest.options
     with pytest.raises(DownloadFailed) as e:
         rlds_cli.download(f"{place}/day1/*.npz", as_="local/none")
@@ -405,11 +405,11 @@ def test_a_lock_pins_every_file(web: Server, runs: dict[str, bytes], tmp_path: P
     lock = tmp_path / "rlds.lock"
     lock.write_text(pinning.lock(["local/runs"]))
     web.add("/runs/", "", content_type="text/html")  # the list of files is in the lock
-    done = pinning.sync(lock, allow_address=True, cache_dir=tmp_path / "elsewhere")
+    done = pinning.sync(lock, allow_address=True, home=tmp_path / "elsewhere")
     assert [(d.fingerprint, d.how) for d in done] == [(ds.fingerprint, "downloaded")]
     web.add("/runs/run_2.hdf5", runs["run_1.hdf5"])
     with pytest.raises(WrongHash, match=r"run_2\.hdf5"):
-        pinning.sync(lock, allow_address=True, cache_dir=tmp_path / "third")
+        pinning.sync(lock, allow_address=True, home=tmp_path / "third")
 
 
 def test_what_is_asked_for_with_several_urls(web: Server, runs: dict[str, bytes]) -> None:

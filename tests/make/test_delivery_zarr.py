@@ -82,7 +82,7 @@ def test_buckets_and_the_hub_list_stores(web: Server, tmp_path: Path, scheme: st
     assert ds.fingerprint == import_files(tmp_path / "push.zarr", "local/same").fingerprint
     lock = tmp_path / "rlds.lock"
     lock.write_text(pinning.lock(["local/push"]))
-    done = pinning.sync(lock, allow_address=True, cache_dir=tmp_path / "elsewhere")
+    done = pinning.sync(lock, allow_address=True, home=tmp_path / "elsewhere")
     assert [(d.fingerprint, d.how) for d in done] == [(ds.fingerprint, "downloaded")]
 
 

@@ -231,7 +231,7 @@ def test_videos_are_shared(tmp_path: Path) -> None:
         batch[top], np.concatenate([e[top][:n] for e, n in zip(episodes, ds.episodes["num_transitions"], strict=True)])
     )
     rlds_cli.push("local/all", tmp_path / "there", pages=False)
-    far = rlds_cli.open_dataset(str(tmp_path / "there"), cache_dir=tmp_path / "far")
+    far = rlds_cli.open_dataset(str(tmp_path / "there"), home=tmp_path / "far")
     np.testing.assert_array_equal(far.episode(3)[top], episodes[3][top])
     np.testing.assert_array_equal(next(iter(Loader(far, len(far), sampler=Sequential())))[top], batch[top])
     compact("local/all")
@@ -328,7 +328,7 @@ def test_a_merge_at_an_address(
 ) -> None:
     expected = labelled("of", a=two[0], b=two[1])
     rlds_cli.push("local/both", tmp_path / "there", pages=False)
-    far = rlds_cli.open_dataset(str(tmp_path / "there"), cache_dir=tmp_path / "far")
+    far = rlds_cli.open_dataset(str(tmp_path / "there"), home=tmp_path / "far")
     check(far, expected)
     check_batches(far, expected, 0)
     check(far.select(episodes=[8, 0, 5]), [expected[k] for k in (8, 0, 5)])

@@ -30,7 +30,7 @@ def test_a_long_episode_of_numbers_of_python_and_of_numpy(tmp_path: Path, fields
     rewards = [float(r) for r in rng.normal(size=300).astype(np.float32)]
     rewards[3], rewards[11], rewards[12] = float("nan"), float("inf"), 3e38
     actions = [int(a) if k % 3 else np.int64(a) for k, a in enumerate(rng.integers(-9, 9, 300))]
-    with rlds_cli.writer("local/run", fields=fields, cache_dir=tmp_path) as w:
+    with rlds_cli.writer("local/run", fields=fields, home=tmp_path) as w:
         view = np.empty(3, np.float32)
         for t in range(300):
             view[:] = seen[t]  # the same array again and again, as some environments give it
@@ -58,7 +58,7 @@ def test_a_long_episode_of_numbers_of_python_and_of_numpy(tmp_path: Path, fields
 )
 def test_a_step_of_another_kind_is_refused_and_the_episode_goes_on(tmp_path: Path, wrong: Any, message: str) -> None:
     right = {"observation": np.ones(3, np.float32), "action": 1, "reward": 1.0}
-    with rlds_cli.writer("local/run", fields=FIELDS, cache_dir=tmp_path) as w:
+    with rlds_cli.writer("local/run", fields=FIELDS, home=tmp_path) as w:
         w.add(**right)
         w.add(**right)
         with pytest.raises(InvalidEpisode, match=message):
@@ -71,7 +71,7 @@ def test_a_step_of_another_kind_is_refused_and_the_episode_goes_on(tmp_path: Pat
 @pytest.mark.thorough
 def test_an_observation_that_next_observation_did_not_say_is_refused(tmp_path: Path) -> None:
     zeros, ones = np.zeros(3, np.float32), np.ones(3, np.float32)
-    with rlds_cli.writer("local/run", fields=FIELDS, cache_dir=tmp_path) as w:
+    with rlds_cli.writer("local/run", fields=FIELDS, home=tmp_path) as w:
         w.add(zeros, 0, 0.0, next_observation=zeros)
         w.add(zeros, 0, 0.0, next_observation=ones)
         with pytest.raises(InvalidEpisode, match="not what next_observation said after step 1"):

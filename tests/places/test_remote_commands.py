@@ -64,7 +64,7 @@ def test_commands_say_what_they_fetched(tmp_path: Path, other: Path) -> None:
 def test_the_same_is_shown_as_of_the_dataset_itself(tmp_path: Path, other: Path) -> None:
     store = tmp_path / "store"
     ds = pushed(store)
-    there = rlds_cli.open_dataset(store, cache_dir=other)
+    there = rlds_cli.open_dataset(store, home=other)
     assert there.store.address
     apart = ("path", "bytes")
     mine, its = report.summarise(there), report.summarise(ds)

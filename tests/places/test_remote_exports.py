@@ -43,7 +43,7 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectSt
 def test_an_export_with_a_small_cache(to: str, times: int, bucket: ObjectStore, far: Path, tmp_path: Path) -> None:
     ds = large(15_000, width=512)
     push(ds.id, "s3://lab/large", pages=False)
-    there = rlds_cli.open_dataset("s3://lab/large", cache_dir=far, cache="4MiB")
+    there = rlds_cli.open_dataset("s3://lab/large", home=far, cache="4MiB")
     with bucket.counting() as requests:
         done = rlds_cli.export(there, to, tmp_path / "made-v0", lossy=True, jobs=1)
     assert (
@@ -65,13 +65,13 @@ def test_an_export_goes_on_when_the_store_is_back(
     )
     ds = large(15_000, width=512)
     push(ds.id, "s3://lab/large", pages=False)
-    there = rlds_cli.open_dataset("s3://lab/large", cache_dir=far, timeout=2)
+    there = rlds_cli.open_dataset("s3://lab/large", home=far, timeout=2)
     bucket.faults.append(Fault("503", "GET", "/objects/", times=1000, skip=2))
     with bucket.counting() as first, pytest.raises(DownloadFailed):
         rlds_cli.export(there, "minari", tmp_path / "made-v0", jobs=1)
     bucket.faults.clear()
     assert not (tmp_path / "made-v0").exists()
-    there = rlds_cli.open_dataset("s3://lab/large", cache_dir=far)
+    there = rlds_cli.open_dataset("s3://lab/large", home=far)
     with bucket.counting() as second:
         done = rlds_cli.export(there, "minari", tmp_path / "made-v0", jobs=1)
     assert done.fingerprint == ds.fingerprint and first
@@ -91,21 +91,21 @@ def test_a_link_to_a_directory_is_named(tmp_path: Path) -> None:
 def test_merging_and_creating_from_an_address(kind: str, tmp_path: Path, far: Path) -> None:
     here = MAKERS[kind](tmp_path)
     push(here.id, tmp_path / "store", pages=False)
-    there = rlds_cli.open_dataset(tmp_path / "store", cache_dir=far)
+    there = rlds_cli.open_dataset(tmp_path / "store", home=far)
     assert there.store.address
     merged = [
-        rlds_cli.merge([ds.select(episodes=[1, 0]), ds.select(episodes=slice(2, None))], "local/both", cache_dir=home)
+        rlds_cli.merge([ds.select(episodes=[1, 0]), ds.select(episodes=slice(2, None))], "local/both", home=home)
         for ds, home in ((here, None), (there, far))
     ]
     digests = [{f.name: f.digest for f in ds.manifest.fields} for ds in merged]  # the column names another directory
     assert digests[0] == digests[1] and merged[0].num_episodes == here.num_episodes
     made = [
-        rlds_cli.create("local/made", (ds.episode(k) for k in (1, 0)), cache_dir=home)
+        rlds_cli.create("local/made", (ds.episode(k) for k in (1, 0)), home=home)
         for ds, home in ((here, None), (there, far))
     ]
     assert made[0].fingerprint == made[1].fingerprint
     for ds, home in ((here, None), (there, far)):
-        with rlds_cli.writer("local/grows", like=ds, cache_dir=home) as w:
+        with rlds_cli.writer("local/grows", like=ds, home=home) as w:
             w.add_episodes([ds.episode(0)])
-    grows = [rlds_cli.open_dataset("local/grows", cache_dir=home) for home in (None, far)]
+    grows = [rlds_cli.open_dataset("local/grows", home=home) for home in (None, far)]
     assert grows[0].fingerprint == grows[1].fingerprint

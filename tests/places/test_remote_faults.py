@@ -100,7 +100,7 @@ def test_what_a_store_does_wrong_is_said_in_time(bucket: ObjectStore, far: Path)
     rlds_cli.push(here.id, S3, pages=False)
     rlds_cli.push(here.id, GS, pages=False)
     for k, (kind, fault, message, hint) in enumerate(WRONG):
-        there = rlds_cli.open_dataset(address(kind, bucket), cache_dir=far / str(k), timeout=1)
+        there = rlds_cli.open_dataset(address(kind, bucket), home=far / str(k), timeout=1)
         bucket.faults.append(Fault(fault, path=OBJECTS, times=1 << 30, wait=2.5))
         begun = time.monotonic()
         with pytest.raises((DownloadFailed, WrongHash), match=rf"(?s)Block \d+ of \S+ \(bytes .*({message})") as caught:
@@ -108,7 +108,7 @@ def test_what_a_store_does_wrong_is_said_in_time(bucket: ObjectStore, far: Path)
         assert time.monotonic() - begun < 60
         assert caught.value.hint and any(part in caught.value.hint for part in hint.split("|")), caught.value.hint
         bucket.faults.clear()
-        again = rlds_cli.open_dataset(address(kind, bucket), cache_dir=far / str(k))
+        again = rlds_cli.open_dataset(address(kind, bucket), home=far / str(k))
         assert_batches(again, here)  # nothing wrong was kept
 
 
@@ -120,7 +120,7 @@ def test_passing_faults_change_no_batch(bucket: ObjectStore, far: Path) -> None:
         *((kind, fault, 2) for kind in (S3, WEB) for fault in ("long", "short", "slow")),
         (WEB, "moved", 100),
     ):
-        there = rlds_cli.open_dataset(address(kind, bucket), cache_dir=far / kind[-1] / fault)
+        there = rlds_cli.open_dataset(address(kind, bucket), home=far / kind[-1] / fault)
         bucket.faults.append(Fault(fault, path=r"objects/[0-9a-f]{64}$", times=times, wait=0.1))
         assert_batches(there, here)
         assert bucket.faults.pop().times < times
@@ -130,14 +130,14 @@ def test_a_server_that_sends_whole_files_is_read(bucket: ObjectStore, far: Path)
     here = large(rows=900)
     rlds_cli.push(here.id, S3, pages=False)
     bucket.ranges = False
-    assert_batches(rlds_cli.open_dataset(address(WEB, bucket), cache_dir=far), here)
+    assert_batches(rlds_cli.open_dataset(address(WEB, bucket), home=far), here)
 
 
 @pytest.mark.thorough
 def test_a_store_that_is_away_for_many_attempts_is_waited_for(bucket: ObjectStore, far: Path) -> None:
     here = large(**LARGE)
     rlds_cli.push(here.id, S3, pages=False)
-    there = rlds_cli.open_dataset(address(WEB, bucket), cache_dir=far, timeout=60)
+    there = rlds_cli.open_dataset(address(WEB, bucket), home=far, timeout=60)
     bucket.faults.append(Fault("503", path=OBJECTS, times=20 * HASTY.attempts))
     assert_batches(there, here, sampler=Shuffled())
     assert bucket.faults[0].times == 0
@@ -145,7 +145,7 @@ def test_a_store_that_is_away_for_many_attempts_is_waited_for(bucket: ObjectStor
 
 def test_a_bucket_that_is_not_there_is_said(bucket: ObjectStore, far: Path) -> None:
     with pytest.raises(DownloadFailed, match="there is no bucket labb") as caught:
-        rlds_cli.open_dataset("s3://labb/a", cache_dir=far)
+        rlds_cli.open_dataset("s3://labb/a", home=far)
     assert caught.value.hint is not None and "AWS_ENDPOINT_URL" in caught.value.hint
 
 
@@ -156,12 +156,12 @@ def test_a_dataset_on_the_hub_is_read_at_any_revision(hub: Hub, far: Path) -> No
     first = large(rows=900)
     rlds_cli.push(first.id, "hf://datasets/lab/arm", pages=False)
     then = hub.repositories["lab/arm"].head
-    assert_batches(rlds_cli.open_dataset("hf://datasets/lab/arm", cache_dir=far), first)
+    assert_batches(rlds_cli.open_dataset("hf://datasets/lab/arm", home=far), first)
     batch = next(iter(Loader(first, 16, backend="numpy"))).copy()
     now = large(rows=900, seed=1)
     rlds_cli.push(now.id, "hf://datasets/lab/arm", pages=False)
-    assert_batches(rlds_cli.open_dataset("hf://datasets/lab/arm@main", cache_dir=far, cache=0), now)
-    before = rlds_cli.open_dataset(f"hf://datasets/lab/arm@{then}", cache_dir=far, cache=0)
+    assert_batches(rlds_cli.open_dataset("hf://datasets/lab/arm@main", home=far, cache=0), now)
+    before = rlds_cli.open_dataset(f"hf://datasets/lab/arm@{then}", home=far, cache=0)
     same(next(iter(Loader(before, 16, backend="numpy"))), batch)
 
 
@@ -170,7 +170,7 @@ def test_faults_of_the_hub_change_no_batch(hub: Hub, far: Path) -> None:
     here = large(**LARGE)
     rlds_cli.push(here.id, "hf://datasets/lab/arm", pages=False)
     for fault in ("503", "429", "reset", "short", "other"):
-        there = rlds_cli.open_dataset("hf://datasets/lab/arm", cache_dir=far / fault)
+        there = rlds_cli.open_dataset("hf://datasets/lab/arm", home=far / fault)
         hub.faults.append(Fault(fault, path=OBJECTS, times=2))
         assert_batches(there, here)
         assert hub.faults.pop().times == 0
@@ -184,7 +184,7 @@ def test_a_token_that_is_missing_or_not_accepted(
     hub.repositories["lab/arm"].private = True
     monkeypatch.delenv("HF_TOKEN") if token is None else monkeypatch.setenv("HF_TOKEN", token)
     with pytest.raises(DownloadFailed, match="HTTP 401") as caught:
-        rlds_cli.open_dataset("hf://datasets/lab/arm", cache_dir=far)
+        rlds_cli.open_dataset("hf://datasets/lab/arm", home=far)
     assert caught.value.hint is not None and "HF_TOKEN" in caught.value.hint
 
 
@@ -250,7 +250,7 @@ def test_what_a_killed_process_left_in_memory_is_removed(
     rlds_cli.push(large(rows=100).id, tmp_path / "store", pages=False)
     code = f"""
 import os, rlds_cli
-ds = rlds_cli.open_dataset({str(tmp_path / "store")!r}, cache_dir={str(far)!r}, cache=0)
+ds = rlds_cli.open_dataset({str(tmp_path / "store")!r}, home={str(far)!r}, cache=0)
 print(ds.path.parent, flush=True)
 os.kill(os.getpid(), 9)
 """
@@ -258,10 +258,10 @@ os.kill(os.getpid(), 9)
     done = subprocess.run([sys.executable, "-c", code], env=environ, stdout=subprocess.PIPE, text=True, check=False)
     left = Path(done.stdout.strip())
     assert left.is_dir()
-    used = rlds_cli.open_dataset(tmp_path / "store", cache_dir=far, cache=0)
+    used = rlds_cli.open_dataset(tmp_path / "store", home=far, cache=0)
     assert left.is_dir()  # it is new, and might be in use
     monkeypatch.setattr(content, "_NEW", -1.0)
-    rlds_cli.open_dataset(tmp_path / "store", cache_dir=far, cache=0)
+    rlds_cli.open_dataset(tmp_path / "store", home=far, cache=0)
     assert not left.exists() and used.path.is_dir()
 
 
@@ -286,7 +286,7 @@ def test_forms_of_a_directory(form: str, tmp_path: Path, far: Path, monkeypatch:
     rlds_cli.push(here.id, tmp_path / "My Räume/arm 1", pages=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    there = rlds_cli.open_dataset(form.format(top=tmp_path, name=tmp_path.name), cache_dir=far)
+    there = rlds_cli.open_dataset(form.format(top=tmp_path, name=tmp_path.name), home=far)
     assert there.store.address and there.column("action")[:].tolist() == here.column("action")[:].tolist()
 
 
@@ -310,7 +310,7 @@ def test_forms_of_a_directory(form: str, tmp_path: Path, far: Path, monkeypatch:
 )
 def test_what_is_no_address_is_refused(given: str | Path, message: str, hint: str, far: Path) -> None:
     with pytest.raises(RldsError, match=message) as caught:
-        rlds_cli.open_dataset(given, cache_dir=far)
+        rlds_cli.open_dataset(given, home=far)
     assert caught.value.hint is not None and hint in caught.value.hint
     done = run_rlds("inspect", given, "--home", far)
     assert done.returncode == 1 and b"Traceback" not in done.stderr and hint.encode() in done.stderr

@@ -231,7 +231,7 @@ def pushed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Dataset, 
 @pytest.mark.thorough
 def test_behind_the_training(pushed: tuple[Dataset, str], tmp_path: Path) -> None:
     here, store = pushed
-    there = rlds_cli.open_dataset(store, cache_dir=tmp_path)
+    there = rlds_cli.open_dataset(store, home=tmp_path)
     arguments: dict[str, Any] = {"backend": "numpy", "fields": ["observation"], "steps": 3}
     near, loader = Loader(here, 1, **arguments), Loader(there, 1, **arguments)
     (reads,) = loader.source.remote
@@ -266,7 +266,7 @@ SCATTERED: list[tuple[Callable[[Any], Sampler], bool]] = [
 def test_which_samplers_fill(
     made: Callable[[Any], Sampler], fills: bool, pushed: tuple[Dataset, str], tmp_path: Path
 ) -> None:
-    there = rlds_cli.open_dataset(pushed[1], cache_dir=tmp_path)
+    there = rlds_cli.open_dataset(pushed[1], home=tmp_path)
     sampler = made(there)
     loader = Loader(there, 1, sampler=sampler, backend="numpy", fields=["observation"], prefetch=0, steps=2)
     batches = iter(loader)
@@ -278,7 +278,7 @@ def test_which_samplers_fill(
 
 
 def test_it_is_turned_off(pushed: tuple[Dataset, str], tmp_path: Path) -> None:
-    there = rlds_cli.open_dataset(pushed[1], cache_dir=tmp_path, fill=False)
+    there = rlds_cli.open_dataset(pushed[1], home=tmp_path, fill=False)
     loader = Loader(there, 1, backend="numpy", steps=3)
     for _ in loader:
         pass
@@ -288,7 +288,7 @@ def test_it_is_turned_off(pushed: tuple[Dataset, str], tmp_path: Path) -> None:
 
 def test_members_of_a_mixture(pushed: tuple[Dataset, str], tmp_path: Path) -> None:
     here, store = pushed
-    there = rlds_cli.open_dataset(store, cache_dir=tmp_path)
+    there = rlds_cli.open_dataset(store, home=tmp_path)
     loader = Loader(Mixture({"near": here, "far": there}), 4, backend="numpy", steps=3)
     for _ in loader:
         pass
@@ -298,7 +298,7 @@ def test_members_of_a_mixture(pushed: tuple[Dataset, str], tmp_path: Path) -> No
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 def test_it_ends_with_the_loaders(pushed: tuple[Dataset, str], tmp_path: Path) -> None:
-    there = rlds_cli.open_dataset(pushed[1], cache_dir=tmp_path)
+    there = rlds_cli.open_dataset(pushed[1], home=tmp_path)
     blocks = there.store.files.blocks
     only = Descriptor(blocks.map.ground.open(FETCHING))
     assert lock_bytes(only.number, blocks.map.blocks, 1)  # so that it does not end by itself
@@ -320,7 +320,7 @@ def test_it_ends_with_the_loaders(pushed: tuple[Dataset, str], tmp_path: Path) -
 def test_workers_fill(pushed: tuple[Dataset, str], tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     here, store = pushed
-    loader = Loader(rlds_cli.open_dataset(store, cache_dir=tmp_path), 2, steps=400, fields=["observation"])
+    loader = Loader(rlds_cli.open_dataset(store, home=tmp_path), 2, steps=400, fields=["observation"])
     reads, near = loader.source.remote[0], Loader(here, 2, steps=400, fields=["observation"])
     workers = torch.utils.data.DataLoader(
         loader.as_torch(), batch_size=None, num_workers=2, multiprocessing_context="fork"
@@ -339,7 +339,7 @@ def test_what_is_all_here_and_stays_is_packed_as_a_local_dataset_is(
     monkeypatch.setenv("RLDS_HOME", str(tmp_path / "own"))
     for limit, packs in ((None, True), ("1GiB", False), (0, False)):
         home = tmp_path / str(limit)
-        there = rlds_cli.open_dataset(store, cache_dir=home, cache=limit)
+        there = rlds_cli.open_dataset(store, home=home, cache=limit)
         before = Loader(there, 16, backend="numpy", steps=3)
         assert "packed rows" not in before.describe()
         blocks = there.store.files.blocks
@@ -357,7 +357,7 @@ import sys, time
 import rlds_cli
 from rlds_cli.dataset import Dataset
 from rlds_cli.loader import Loader
-loader = Loader(rlds_cli.open_dataset(sys.argv[1], cache_dir=sys.argv[2]), 1, backend="numpy", steps=3)
+loader = Loader(rlds_cli.open_dataset(sys.argv[1], home=sys.argv[2]), 1, backend="numpy", steps=3)
 for batch in loader:
     pass
 time.sleep(0.1)

@@ -35,7 +35,7 @@ def window(ds: Dataset, row: int) -> np.ndarray:
 def test_a_window_costs_little_more_than_itself(bucket: ObjectStore, other: Path) -> None:  # noqa: F811
     ds = wide()
     push(ds.id, "s3://lab/a")
-    got = rlds_cli.open_dataset("s3://lab/a", cache_dir=other)
+    got = rlds_cli.open_dataset("s3://lab/a", home=other)
     lists = 32 * (ds.num_rows * ROW // BLOCK + 200)
     for number, row in enumerate(np.random.default_rng(0).permutation(ds.num_rows - 16)[:8].tolist()):
         before, asked = got.store.files.stats.fetched, got.store.files.stats.requests
@@ -48,7 +48,7 @@ def test_a_window_costs_little_more_than_itself(bucket: ObjectStore, other: Path
 def test_a_group_of_which_half_is_wanted_comes_whole(bucket: ObjectStore, other: Path) -> None:  # noqa: F811
     ds = wide()
     push(ds.id, "s3://lab/a")
-    got = rlds_cli.open_dataset("s3://lab/a", cache_dir=other)
+    got = rlds_cli.open_dataset("s3://lab/a", home=other)
     with bucket.counting() as asked:
         assert same(got.column("observation")[:5000], ds.column("observation")[:5000])
     rows = [r for r in asked if "/objects/" in r.path]
@@ -62,7 +62,7 @@ def test_a_group_of_which_half_is_wanted_comes_whole(bucket: ObjectStore, other:
 def test_batches_of_windows(sampler: object, cache: str | None, store: Path, other: Path) -> None:  # noqa: F811
     ds = wide()
     push(ds.id, store)
-    got = rlds_cli.open_dataset(store, cache_dir=other, cache=cache)
+    got = rlds_cli.open_dataset(store, home=other, cache=cache)
     arguments = {"window": Slice(16, stride=16), "sampler": sampler, "backend": "numpy", "seed": 3, "steps": 40}
     for one, two in zip(Loader(ds, 8, **arguments), Loader(got, 8, **arguments), strict=True):  # type: ignore[arg-type]
         assert all(x.tobytes() == y.tobytes() for (_, x), (_, y) in zip(one.leaves(), two.leaves(), strict=True))
@@ -76,7 +76,7 @@ def test_a_loader_reads_scattered_windows_by_blocks_and_others_by_groups(
     push(ds.id, store)
     fetched = {}
     for number, sampler in enumerate((Shuffled(), Sequential(), Shuffled(block=20, live=1))):
-        got = rlds_cli.open_dataset(store, cache_dir=other / str(number))
+        got = rlds_cli.open_dataset(store, home=other / str(number))
         window = Slice(16, stride=16)
         loader = Loader(got, 1, window=window, sampler=sampler, fields=["observation"], steps=1, backend="numpy")
         before = loader.stats()
@@ -104,7 +104,7 @@ def test_a_fault_of_a_block_or_a_list_that_passes_is_not_seen(
 ) -> None:
     ds = wide(3000)
     push(ds.id, "s3://lab/a")
-    got = rlds_cli.open_dataset("s3://lab/a", cache_dir=other)
+    got = rlds_cli.open_dataset("s3://lab/a", home=other)
     bucket.faults.append(Fault(kind, path=path, times=2))
     assert same(window(got, 777), window(ds, 777))
     assert bucket.faults[0].times < 2  # another byte may be that of another group
@@ -124,7 +124,7 @@ def test_wrong_bytes_of_a_block_or_a_list_are_refused(path: str, store: Path, ot
         wrong[32 * 21 + 3] ^= 1  # of the same block
     file.chmod(0o644)
     file.write_bytes(wrong)
-    got = rlds_cli.open_dataset(store, cache_dir=other)
+    got = rlds_cli.open_dataset(store, home=other)
     row = (GROUP + 5 * BLOCK) // ROW + 2
     with pytest.raises(WrongHash, match=rf"Block 21 of observation/c/0/0 .* Bytes [\d,]+-[\d,]+ of .*/{path}/"):
         window(got, row)
@@ -139,7 +139,7 @@ def test_a_list_that_is_lost_or_cut_short(store: Path, other: Path) -> None:  # 
     push(ds.id, store)
     (file,) = (store / "blocks").iterdir()
     right = file.read_bytes()
-    got = rlds_cli.open_dataset(store, cache_dir=other)
+    got = rlds_cli.open_dataset(store, home=other)
     file.chmod(0o644)
     file.write_bytes(right[:40])
     with pytest.raises(DownloadFailed, match=r"Block \d+ of observation/c/0/0 .*blocks/"):
@@ -147,7 +147,7 @@ def test_a_list_that_is_lost_or_cut_short(store: Path, other: Path) -> None:  # 
     file.unlink()
     with pytest.raises(DownloadFailed, match=r"Block \d+ of observation/c/0/0 .*blocks/"):
         window(got, 1500)
-    assert rlds_cli.download(str(store), as_="local/whole", cache_dir=other).fingerprint == ds.fingerprint
+    assert rlds_cli.download(str(store), as_="local/whole", home=other).fingerprint == ds.fingerprint
     push(ds.id, store)  # sends it again
     assert same(window(got, 1500), window(ds, 1500))
 
@@ -160,7 +160,7 @@ def test_lists_are_kept_and_a_damaged_file_of_them_is_fetched_again(
     ds = wide()
     push(ds.id, "s3://lab/a")
     for damaged in (None, False, True):
-        got = rlds_cli.open_dataset("s3://lab/a", cache_dir=other)
+        got = rlds_cli.open_dataset("s3://lab/a", home=other)
         if damaged:
             (file,) = (other / "remote").glob("*/lists")
             file.write_bytes(b"\7" * file.stat().st_size)

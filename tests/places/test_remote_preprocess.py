@@ -81,10 +81,10 @@ def test_the_result_is_that_of_the_dataset_that_was_pushed(kind: str, tmp_path: 
     push(here.id, tmp_path / "store")
     for name, way in WAYS.items():
         for cache in (None, 0) if name == "episode" else (None,):
-            there = rlds_cli.open_dataset(tmp_path / "store", cache_dir=far, cache=cache)
+            there = rlds_cli.open_dataset(tmp_path / "store", home=far, cache=cache)
             assert there.store.address
             how = {"name": "made", "jobs": 0, "force": True, **way}
-            one, other = preprocess.run(here, **how), preprocess.run(there, cache_dir=far, **how)
+            one, other = preprocess.run(here, **how), preprocess.run(there, home=far, **how)
             assert one.fingerprint == other.fingerprint, name
             assert one.manifest.fields == other.manifest.fields and dict(one.stats) == dict(other.stats)
 
@@ -111,14 +111,14 @@ def test_each_shard_fetches_its_own_blocks_into_a_home_of_its_own(
     whole = blocks_of_all(bucket)
     for k in range(1, 5):
         with bucket.counting() as requests:
-            source = rlds_cli.open_dataset("s3://lab/large", cache_dir=tmp_path / f"node-{k}")
-            preprocess.run_shard(source, steps_backwards, "made", shard=(k, 4), jobs=0, cache_dir=far)
+            source = rlds_cli.open_dataset("s3://lab/large", home=tmp_path / f"node-{k}")
+            preprocess.run_shard(source, steps_backwards, "made", shard=(k, 4), jobs=0, home=far)
         asked = blocks_of(requests)
         # a quarter of the rows, and what lies within 1 MiB of its ends and of the three episodes that are tried
         assert whole / 4 <= len(asked) <= whole / 4 + 4 * MIB // BLOCK
     with bucket.counting() as requests:
-        source = rlds_cli.open_dataset("s3://lab/large", cache_dir=tmp_path / "another")
-        made = preprocess.finish(source, steps_backwards, "made", cache_dir=far)
+        source = rlds_cli.open_dataset("s3://lab/large", home=tmp_path / "another")
+        made = preprocess.finish(source, steps_backwards, "made", home=far)
     assert len(blocks_of(requests)) <= 3 * MIB // BLOCK  # of the three episodes
     assert made.fingerprint == preprocess.run(ds, steps_backwards, "made", jobs=0).fingerprint
 
@@ -132,13 +132,13 @@ def test_workers_share_what_they_fetch(bucket: ObjectStore, far: Path, small_chu
     ds = large(40_000, width=WIDTH)
     push(ds.id, "s3://lab/large", pages=False)
     with bucket.counting() as requests:
-        made = preprocess.run("s3://lab/large", functions.same, jobs=2, cache_dir=far)
+        made = preprocess.run("s3://lab/large", functions.same, jobs=2, home=far)
     asked = blocks_of(requests)
     # blocks of small files begin within those of the objects: two processes may each need one that holds such an edge
     assert len(asked) == blocks_of_all(bucket) and sum(asked.values()) <= 1.25 * len(asked)
     assert made.fingerprint == ds.fingerprint
     with bucket.counting() as requests:
-        preprocess.run("s3://lab/large", steps_backwards, jobs=0, cache_dir=far)
+        preprocess.run("s3://lab/large", steps_backwards, jobs=0, home=far)
     assert not blocks_of(requests)
 
 
@@ -148,8 +148,8 @@ def test_a_small_cache_is_enough(bucket: ObjectStore, far: Path, small_chunks: N
     push(ds.id, "s3://lab/large", pages=False)
     for cache in ("4MiB", 0):
         with bucket.counting() as requests:
-            source = rlds_cli.open_dataset("s3://lab/large", cache_dir=far, cache=cache)
-            made = preprocess.run(source, steps_backwards, jobs=0, cache_dir=far, force=True)
+            source = rlds_cli.open_dataset("s3://lab/large", home=far, cache=cache)
+            made = preprocess.run(source, steps_backwards, jobs=0, home=far, force=True)
         assert made.fingerprint == preprocess.run(ds, steps_backwards, jobs=0).fingerprint
         assert sum(blocks_of(requests).values()) <= blocks_of_all(bucket) + MIB // BLOCK
         here = sum(f.stat().st_blocks * 512 for f in (far / "remote").rglob("rows/*") if f.is_file())
@@ -169,9 +169,9 @@ def test_work_that_fails_in_the_middle_goes_on(bucket: ObjectStore, far: Path, s
 
     stop = ds.episode(ds.num_episodes * 3 // 4)["observation"][0]
     with pytest.raises(PreprocessError, match="chunks are kept"):
-        preprocess.run("s3://lab/large", inverted_until, "made", jobs=0, cache_dir=far)
+        preprocess.run("s3://lab/large", inverted_until, "made", jobs=0, home=far)
     fails.clear()
-    made = preprocess.run("s3://lab/large", inverted_until, "made", jobs=0, cache_dir=far)
+    made = preprocess.run("s3://lab/large", inverted_until, "made", jobs=0, home=far)
     assert np.array_equal(made.column("observation")[:], 255 - ds.column("observation")[:])
 
 
@@ -179,10 +179,10 @@ def test_work_that_fails_in_the_middle_goes_on(bucket: ObjectStore, far: Path, s
 def test_a_result_that_is_pushed_beside_its_source_sends_what_differs(bucket: ObjectStore, far: Path) -> None:
     ds = large(10_000, width=WIDTH)
     push(ds.id, "s3://lab/large", pages=False)
-    made = preprocess.run("s3://lab/large", steps_backwards, "made", jobs=0, cache_dir=far)
+    made = preprocess.run("s3://lab/large", steps_backwards, "made", jobs=0, home=far)
     pushed = push(made.path, "s3://lab/made", pages=False)
     assert pushed.sent < made.num_rows * WIDTH / 2
-    there = rlds_cli.open_dataset("s3://lab/made", cache_dir=far.with_name("third"))
+    there = rlds_cli.open_dataset("s3://lab/made", home=far.with_name("third"))
     assert np.array_equal(there.column("observation")[:], ds.column("observation")[:])
     assert there.fingerprint == made.fingerprint
 
@@ -191,14 +191,14 @@ def test_a_result_that_is_pushed_beside_its_source_sends_what_differs(bucket: Ob
 def test_a_growing_dataset_at_an_address_is_preprocessed_by_versions(store: Path, far: Path) -> None:
     ds = grown()
     push(ds.id, store, pages=False)
-    preprocess.run(store, steps_backwards, jobs=0, cache_dir=far)
+    preprocess.run(store, steps_backwards, jobs=0, home=far)
     rng = np.random.default_rng(4)
     with rlds_cli.writer(ds.id) as w:
         w.add_episodes([growing_model.draw(rng, 7).item()])
         w.commit()
     push(ds.id, store, pages=False)
     said: list[Event] = []
-    made = preprocess.run(store, steps_backwards, jobs=0, cache_dir=far, progress=said.append)
+    made = preprocess.run(store, steps_backwards, jobs=0, home=far, progress=said.append)
     assert any("are taken from the result of version" in e.note for e in said)
     now = preprocess.run(rlds_cli.open_dataset(ds.id), steps_backwards, jobs=0)
     assert made.fingerprint == now.fingerprint
@@ -207,5 +207,5 @@ def test_a_growing_dataset_at_an_address_is_preprocessed_by_versions(store: Path
 def test_a_failing_function_names_the_address_in_its_command(store: Path, far: Path) -> None:
     push(large(500).id, store, pages=False)
     with pytest.raises(PreprocessError) as e:
-        preprocess.run(store, "preprocess_functions:fails", jobs=0, cache_dir=far)
+        preprocess.run(store, "preprocess_functions:fails", jobs=0, home=far)
     assert f"rlds preprocess {store} --fn" in (e.value.hint or "")

@@ -74,7 +74,7 @@ def test_what_is_right_is_read(kind: str, tmp_path: Path) -> None:
     wanted = KINDS[kind](tmp_path)
     rlds_cli.push(wanted.id, tmp_path / "store", pages=False)
     far = tmp_path / "far"
-    got = rlds_cli.open_dataset(f"{tmp_path / 'store'}#{wanted.fingerprint}", cache_dir=far)
+    got = rlds_cli.open_dataset(f"{tmp_path / 'store'}#{wanted.fingerprint}", home=far)
     compare(got, wanted)
     compare(pickle.loads(pickle.dumps(got)), wanted)
     there, here = (Loader(d, 8, window=Slice(2), sampler=Shuffled(), backend="numpy", steps=5) for d in (got, wanted))
@@ -100,7 +100,7 @@ def test_what_a_stranger_changed_is_refused(kind: str, tmp_path: Path) -> None:
         for pinned in (True,) if wrong else (True, False):  # without a fingerprint, one wrong value is enough
             ref = f"{at}#{wanted.fingerprint}" if pinned else at
             try:
-                compare(rlds_cli.open_dataset(ref, cache_dir=tmp_path / f"far{number}{pinned}"), wanted)
+                compare(rlds_cli.open_dataset(ref, home=tmp_path / f"far{number}{pinned}"), wanted)
             except RldsError:
                 refused += pinned
             except AssertionError:
@@ -118,12 +118,12 @@ def test_a_claim_of_another_content_is_refused_when_it_is_opened(tmp_path: Path)
     files = forged.read(tmp_path / "b") | {"zarr.json": forged.read(tmp_path / "a")["zarr.json"]}
     forged.write(tmp_path / "b", claims, files)
     with pytest.raises(RldsError):
-        rlds_cli.open_dataset(f"{tmp_path / 'b'}#{wanted.fingerprint}", cache_dir=tmp_path / "far")
+        rlds_cli.open_dataset(f"{tmp_path / 'b'}#{wanted.fingerprint}", home=tmp_path / "far")
     files = forged.read(tmp_path / "a")
     digests = next(path for path in files if path.startswith("digests/action/c/"))
     forged.write(tmp_path / "a", claims, {**files, digests: bytes(len(files[digests]))})
     with pytest.raises(WrongFingerprint):
-        rlds_cli.open_dataset(f"{tmp_path / 'a'}#{wanted.fingerprint}", cache_dir=tmp_path / "far")
+        rlds_cli.open_dataset(f"{tmp_path / 'a'}#{wanted.fingerprint}", home=tmp_path / "far")
 
 
 def test_blocks_that_were_read_without_a_proof_are_proved_all_the_same(tmp_path: Path) -> None:
@@ -133,6 +133,6 @@ def test_blocks_that_were_read_without_a_proof_are_proved_all_the_same(tmp_path:
     rows = next(path for path in files if path.startswith("action/c/"))
     forged.write(tmp_path / "store", forged.index_of(tmp_path / "store"), {**files, rows: bytes(len(files[rows]))})
     far = tmp_path / "far"
-    assert not np.asarray(rlds_cli.open_dataset(tmp_path / "store", cache_dir=far).column("action")[:]).any()
+    assert not np.asarray(rlds_cli.open_dataset(tmp_path / "store", home=far).column("action")[:]).any()
     with pytest.raises(WrongHash, match="action"):
-        _ = rlds_cli.open_dataset(f"{tmp_path / 'store'}#{wanted.fingerprint}", cache_dir=far).column("action")[:]
+        _ = rlds_cli.open_dataset(f"{tmp_path / 'store'}#{wanted.fingerprint}", home=far).column("action")[:]

@@ -87,7 +87,7 @@ def imported(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home with the dataset that is made of these files."""
     home = tmp_path_factory.mktemp("imported")
     with child.here():
-        rlds_cli.import_files(files, "local/arm", cache_dir=home)
+        rlds_cli.import_files(files, "local/arm", home=home)
     return home
 
 

@@ -194,7 +194,7 @@ def test_everything_is_read_as_it_was_pushed(
 ) -> None:
     wanted = MAKERS[kind](tmp_path)
     push(wanted.id, store)
-    got = rlds_cli.open_dataset(store, cache_dir=other, cache=cache)
+    got = rlds_cli.open_dataset(store, home=other, cache=cache)
     assert got.store.address and got.id == wanted.id and got.version == wanted.version
     assert_same(got, wanted)
     assert_same(pickle.loads(pickle.dumps(got)), pickle.loads(pickle.dumps(wanted)))
@@ -209,8 +209,8 @@ def test_everything_is_read_from_a_bucket_and_over_http(
 ) -> None:
     wanted = MAKERS[kind](tmp_path)
     push(wanted.id, "s3://lab/a")
-    assert_same(rlds_cli.open_dataset("s3://lab/a", cache_dir=other), wanted)
-    assert_same(rlds_cli.open_dataset(f"{bucket.url}/lab/a/", cache_dir=other, cache=0), wanted)
+    assert_same(rlds_cli.open_dataset("s3://lab/a", home=other), wanted)
+    assert_same(rlds_cli.open_dataset(f"{bucket.url}/lab/a/", home=other, cache=0), wanted)
 
 
 # -- what is fetched
@@ -219,7 +219,7 @@ def test_everything_is_read_from_a_bucket_and_over_http(
 def test_opening_fetches_the_manifest_and_the_episode_table(store: Path, other: Path) -> None:
     ds = large(200_000)
     push(ds.id, store)
-    got = rlds_cli.open_dataset(store, cache_dir=other)
+    got = rlds_cli.open_dataset(store, home=other)
     assert got.num_steps == ds.num_steps and list(got.episodes["length"]) == list(ds.episodes["length"])
     assert got.stats["action"].mean == ds.stats["action"].mean
     assert got.store.files.stats.fetched <= len(index_of(store).to_bytes()) + 2 * GROUP < ds.num_rows * 64
@@ -234,8 +234,8 @@ def test_opening_fetches_the_manifest_and_the_episode_table(store: Path, other: 
 def test_what_is_here_is_not_fetched_again(store: Path, other: Path) -> None:
     ds = large()
     push(ds.id, store)
-    rlds_cli.open_dataset(store, cache_dir=other).column("observation")[:]
-    again = rlds_cli.open_dataset(store, cache_dir=other)
+    rlds_cli.open_dataset(store, home=other).column("observation")[:]
+    again = rlds_cli.open_dataset(store, home=other)
     assert same(again.column("observation")[:], ds.column("observation")[:])
     assert again.store.files.stats.fetched <= len(index_of(store).to_bytes())
 
@@ -243,7 +243,7 @@ def test_what_is_here_is_not_fetched_again(store: Path, other: Path) -> None:
 def test_a_column_is_an_array_for_everything_else(store: Path, other: Path) -> None:
     ds = large(3_000)
     push(ds.id, store)
-    x, y = rlds_cli.open_dataset(store, cache_dir=other).column("action"), ds.column("action")
+    x, y = rlds_cli.open_dataset(store, home=other).column("action"), ds.column("action")
     assert isinstance(x, RemoteColumn)
     assert same(x + 1, y + 1) and same(1 - x, 1 - y) and same(np.tanh(x), np.tanh(y)) and same(x > 0, y > 0)
     assert same(np.concatenate([x, x]), np.concatenate([y, y])) and same(np.mean(x, 0), np.mean(y, 0))
@@ -263,31 +263,31 @@ def test_a_column_is_an_array_for_everything_else(store: Path, other: Path) -> N
 def test_a_pin_holds_and_another_content_is_refused(store: Path, other: Path) -> None:
     ds = large(500)
     push(ds.id, store)
-    assert rlds_cli.open_dataset(f"{store}#{ds.fingerprint}", cache_dir=other).fingerprint == ds.fingerprint
+    assert rlds_cli.open_dataset(f"{store}#{ds.fingerprint}", home=other).fingerprint == ds.fingerprint
     with pytest.raises(WrongFingerprint, match="was asked for"):
-        rlds_cli.open_dataset(f"{store}#rlds1:{'0' * 64}", cache_dir=other)
+        rlds_cli.open_dataset(f"{store}#rlds1:{'0' * 64}", home=other)
     with pytest.raises(DatasetNotFound):
-        rlds_cli.open_dataset(store / "nothing", cache_dir=other)
+        rlds_cli.open_dataset(store / "nothing", home=other)
 
 
 def test_a_dataset_that_is_in_a_home_is_opened_there(store: Path, other: Path) -> None:
     ds = large(500)
     push(ds.id, store)
     assert rlds_cli.open_dataset(str(store)).path == ds.path
-    came = rlds_cli.download(str(store), cache_dir=other)
-    assert rlds_cli.open_dataset(str(store), cache_dir=other).path == came.path
+    came = rlds_cli.download(str(store), home=other)
+    assert rlds_cli.open_dataset(str(store), home=other).path == came.path
 
 
 def test_a_newer_push_does_not_mix_with_what_was_opened(store: Path, other: Path) -> None:
     old = large(30_000, seed=1)
     values = old.column("observation")[:].copy()
     push(old.id, store)
-    got = rlds_cli.open_dataset(store, cache_dir=other)
+    got = rlds_cli.open_dataset(store, home=other)
     assert (got.column("observation")[:10] == values[:10]).all()
     new = large(30_000, seed=2)
     push(new.id, store)
     assert (got.column("observation")[:] == values).all()  # its objects are still there
-    assert same(rlds_cli.open_dataset(store, cache_dir=other).column("observation")[:], new.column("observation")[:])
+    assert same(rlds_cli.open_dataset(store, home=other).column("observation")[:], new.column("observation")[:])
 
 
 @pytest.mark.thorough
@@ -295,7 +295,7 @@ def test_a_newer_push_that_removed_the_objects_is_an_error(store: Path, other: P
     old = large(60_000, seed=1)
     first = old.column("observation")[:10].copy()
     push(old.id, store)
-    got = rlds_cli.open_dataset(store, cache_dir=other)
+    got = rlds_cli.open_dataset(store, home=other)
     assert (got.column("observation")[:10] == first).all()
     push(large(60_000, seed=2).id, store)
     collecting.collect(store)
@@ -309,26 +309,26 @@ def test_without_the_network_what_is_here_is_read(
 ) -> None:
     ds = large()
     push(ds.id, "s3://lab/a")
-    seen = rlds_cli.open_dataset("s3://lab/a", cache_dir=other)
+    seen = rlds_cli.open_dataset("s3://lab/a", home=other)
     block = seen.column("observation")[:100]
     seen.gather("action", np.arange(3))
     monkeypatch.setenv("RLDS_OFFLINE", "1")
     with bucket.counting() as requests:
-        got = rlds_cli.open_dataset("s3://lab/a", cache_dir=other)
+        got = rlds_cli.open_dataset("s3://lab/a", home=other)
         assert same(got.column("observation")[:100], block)
         with pytest.raises(Offline, match=r"Block \d+ of observation/c/0/0"):
             got.column("observation")[:]
         with pytest.raises(Offline, match="nothing of it is cached"):
-            rlds_cli.open_dataset("s3://lab/other", cache_dir=other)
+            rlds_cli.open_dataset("s3://lab/other", home=other)
     assert requests == []
 
 
 def test_a_whole_pin_of_what_is_here_asks_nothing(bucket: ObjectStore, other: Path) -> None:
     ds = large(500)
     push(ds.id, "s3://lab/a")
-    rlds_cli.open_dataset(f"s3://lab/a#{ds.fingerprint}", cache_dir=other).column("observation")[:]
+    rlds_cli.open_dataset(f"s3://lab/a#{ds.fingerprint}", home=other).column("observation")[:]
     with bucket.counting() as requests:
-        got = rlds_cli.open_dataset(f"s3://lab/a#{ds.fingerprint}", cache_dir=other)
+        got = rlds_cli.open_dataset(f"s3://lab/a#{ds.fingerprint}", home=other)
         assert same(got.column("observation")[:], ds.column("observation")[:])
     assert requests == []
 
@@ -341,7 +341,7 @@ def test_what_another_dataset_of_the_home_has_is_not_fetched_again(store: Path, 
     for k in range(3):
         made = {"observation": seen, "action": action, "next": {"reward": np.full(2000, k)}}
         push(rlds_cli.create("local/arm", [made], force=True).id, store)
-        got = rlds_cli.open_dataset(store, cache_dir=other)
+        got = rlds_cli.open_dataset(store, home=other)
         assert same(got.column("observation")[:], seen) and same(
             got.column("next/reward")[:2000], made["next"]["reward"]
         )
@@ -361,7 +361,7 @@ def test_a_version_is_refreshed_from_its_address(store: Path, other: Path) -> No
         w.add_episodes([e.item() for e in episodes[:2]])
         w.commit()
         push("local/live", store)
-        got = rlds_cli.open_dataset(store, cache_dir=other)
+        got = rlds_cli.open_dataset(store, home=other)
         assert got.refresh() is got
         w.add_episodes([e.item() for e in episodes[2:]])
         w.commit()
@@ -371,7 +371,7 @@ def test_a_version_is_refreshed_from_its_address(store: Path, other: Path) -> No
     growing_model.check(newer, episodes)
     growing_model.check(got, episodes[:2])
     with pytest.raises(DatasetNotFound, match="version 9 was asked for"):
-        rlds_cli.open_dataset(f"{store}#v9", cache_dir=other)
+        rlds_cli.open_dataset(f"{store}#v9", home=other)
 
 
 @pytest.mark.parametrize(
@@ -393,7 +393,7 @@ def test_no_sizes(text: Any) -> None:
 
 def reading(bucket: ObjectStore, other: Path, *faults: Fault, **more: Any) -> Dataset:
     """Open a dataset in the bucket, and let faults begin."""
-    got = rlds_cli.open_dataset("s3://lab/a", cache_dir=other, **more)
+    got = rlds_cli.open_dataset("s3://lab/a", home=other, **more)
     bucket.faults += faults
     return got
 
@@ -405,7 +405,7 @@ def test_a_fault_that_passes_is_not_seen(kind: str, scheme: str, bucket: ObjectS
     ds = large()
     push(ds.id, "s3://lab/a")
     address = "s3://lab/a" if scheme == "s3" else f"{bucket.url}/lab/a/"
-    got = rlds_cli.open_dataset(address, cache_dir=other)
+    got = rlds_cli.open_dataset(address, home=other)
     bucket.faults.append(Fault(kind, path="/objects/", times=2))
     assert same(got.column("observation")[:], ds.column("observation")[:])
     assert bucket.faults[0].times == 0
@@ -449,7 +449,7 @@ def test_an_index_that_lies_is_refused(store: Path, other: Path) -> None:
     push(large(500).id, store)
     forge(store, values_of(store) | {"fingerprint": "rlds1:" + "0" * 64})
     with pytest.raises(DamagedDataset, match="name different content"):
-        rlds_cli.open_dataset(store, cache_dir=other)
+        rlds_cli.open_dataset(store, home=other)
 
 
 def test_a_forked_process_reads_from_a_bucket(bucket: ObjectStore, other: Path) -> None:
@@ -457,7 +457,7 @@ def test_a_forked_process_reads_from_a_bucket(bucket: ObjectStore, other: Path) 
     ds = large()
     push(ds.id, "s3://lab/a")
     for cache in (None, 0):
-        got = rlds_cli.open_dataset("s3://lab/a", cache_dir=other, cache=cache)
+        got = rlds_cli.open_dataset("s3://lab/a", home=other, cache=cache)
         wanted = ds.column("observation")[:]
         got.column("observation")[:10]
         child = os.fork()
@@ -471,7 +471,7 @@ def test_a_forked_process_reads_from_a_bucket(bucket: ObjectStore, other: Path) 
 def test_threads_read_at_once(store: Path, other: Path) -> None:
     ds = large()
     push(ds.id, store)
-    got = rlds_cli.open_dataset(store, cache_dir=other, cache="2MiB")
+    got = rlds_cli.open_dataset(store, home=other, cache="2MiB")
     wrong: list[int] = []
 
     def read(seed: int) -> None:
@@ -503,7 +503,7 @@ def test_large_files_begin_at_groups_of_their_object(store: Path) -> None:
 def test_what_needs_files_of_rows_says_where_they_are(store: Path, other: Path) -> None:
     """Nothing reads holes: files of rows are not in the directory of a remote dataset."""
     push(large(500).id, store)
-    got = rlds_cli.open_dataset(store, cache_dir=other)
+    got = rlds_cli.open_dataset(store, home=other)
     with pytest.raises(DamagedDataset, match=r"is at .* and this needs it on this disk") as e:
         rlds_cli.open_dataset(got.path)
     assert f"rlds download {store}" in (e.value.hint or "")
@@ -514,13 +514,13 @@ def test_small_files_are_fetched_again_after_a_restart(
 ) -> None:
     ds = large(500)
     push(ds.id, store)
-    first = rlds_cli.open_dataset(store, cache_dir=other)
+    first = rlds_cli.open_dataset(store, home=other)
     lost = first.path / "episodes/length/c/0"
     size = lost.stat().st_size
     del first
     lost.write_bytes(bytes(size))  # the disk kept the name, and lost the content
     monkeypatch.setattr("rlds_cli.base.files.disk.boot_id", lambda: b"another")
-    assert_same(rlds_cli.open_dataset(store, cache_dir=other), ds)
+    assert_same(rlds_cli.open_dataset(store, home=other), ds)
 
 
 def test_a_home_that_cannot_be_written(store: Path, tmp_path: Path) -> None:
@@ -528,6 +528,6 @@ def test_a_home_that_cannot_be_written(store: Path, tmp_path: Path) -> None:
     push(ds.id, store)
     (tmp_path / "file").write_text("")
     with pytest.raises(RldsError) as e:
-        rlds_cli.open_dataset(store, cache_dir=tmp_path / "file/home")
+        rlds_cli.open_dataset(store, home=tmp_path / "file/home")
     assert "cache=0" in (e.value.hint or "")
-    assert rlds_cli.open_dataset(store, cache_dir=tmp_path / "file/home", cache=0).fingerprint == ds.fingerprint
+    assert rlds_cli.open_dataset(store, home=tmp_path / "file/home", cache=0).fingerprint == ds.fingerprint

@@ -92,7 +92,7 @@ def test_batches_are_those_of_the_dataset_that_was_pushed(kind: str, tmp_path: P
         if kind == "large" and name == "episodes":
             arguments = {**arguments, "window": Episode(max_length=100)}
         cache = {"n-step": 0, "slices": "2MiB"}.get(name)
-        there = rlds_cli.open_dataset(tmp_path / "store", cache_dir=far, cache=cache)
+        there = rlds_cli.open_dataset(tmp_path / "store", home=far, cache=cache)
         check(here, there, **arguments)
 
 
@@ -120,7 +120,7 @@ def test_workers(context: str, tmp_path: Path, far: Path) -> None:
     torch = pytest.importorskip("torch")
     here = large()
     push(here.id, tmp_path / "store")
-    there = rlds_cli.open_dataset(tmp_path / "store", cache_dir=far)
+    there = rlds_cli.open_dataset(tmp_path / "store", home=far)
     near = [b.copy().numpy() for b in Loader(here, 16, seed=5, steps=8)]
     loader = Loader(there, 16, seed=5, steps=8)
     workers = torch.utils.data.DataLoader(
@@ -134,7 +134,7 @@ def test_workers(context: str, tmp_path: Path, far: Path) -> None:
 def test_ranks(tmp_path: Path, far: Path) -> None:
     here = large()
     push(here.id, tmp_path / "store")
-    there = rlds_cli.open_dataset(tmp_path / "store", cache_dir=far)
+    there = rlds_cli.open_dataset(tmp_path / "store", home=far)
     for rank in range(4):
         check(here, there, rank=rank, world_size=4, window=Slice(5))
 
@@ -145,13 +145,13 @@ def test_users_of_a_home_read_what_another_one_opened(tmp_path: Path, far: Path,
         pytest.skip("a file is given to another user")
     here = large()
     push(here.id, "s3://lab/a")
-    loader = Loader(rlds_cli.open_dataset("s3://lab/a", cache_dir=far), 64, sampler=Shuffled())
+    loader = Loader(rlds_cli.open_dataset("s3://lab/a", home=far), 64, sampler=Shuffled())
     read = sum(len(batch["observation"]) for batch in loader)
     assert read == len(here) and loader.stats().fetched > 1 << 20
     for path in (far, *far.rglob("*")):
         os.chown(path, 1, -1, follow_symlinks=False)
     for options in ({"cache": 0}, {}):
-        there = rlds_cli.open_dataset("s3://lab/a", cache_dir=far, **options)
+        there = rlds_cli.open_dataset("s3://lab/a", home=far, **options)
         check(here, there, window=Slice(5))
         again = Loader(there, 64, sampler=Shuffled())
         assert sum(len(batch["observation"]) for batch in again) == read and again.stats().fetched < 1 << 16
@@ -164,7 +164,7 @@ def test_users_of_a_home_read_what_another_one_opened(tmp_path: Path, far: Path,
 def test_a_block_shuffle_reads_each_block_about_once(tmp_path: Path, far: Path, bucket: ObjectStore) -> None:
     here = large(120_000, width=250)  # 29 blocks of observations
     push(here.id, "s3://lab/a")
-    there = rlds_cli.open_dataset("s3://lab/a", cache_dir=far, cache="16MiB")
+    there = rlds_cli.open_dataset("s3://lab/a", home=far, cache="16MiB")
     loader = Loader(there, 64, backend="numpy", sampler=Shuffled(block=12_000, live=2), fields=["observation"])
     rows = sum(len(batch["observation"]) for batch in loader)
     stats = loader.stats()
@@ -176,7 +176,7 @@ def test_a_block_shuffle_reads_each_block_about_once(tmp_path: Path, far: Path, 
 def test_the_first_batch_reads_few_blocks(tmp_path: Path, far: Path, bucket: ObjectStore) -> None:
     here = large(120_000, width=250)
     push(here.id, "s3://lab/a")
-    there = rlds_cli.open_dataset("s3://lab/a", cache_dir=far)
+    there = rlds_cli.open_dataset("s3://lab/a", home=far)
     loader = Loader(there, 1, backend="numpy", window=Slice(8), fields=["observation"], steps=1)
     next(iter(loader))
     assert loader.stats().fetched <= 2 << 20 and loader.stats().requests <= 2
@@ -186,7 +186,7 @@ def test_the_first_batch_reads_few_blocks(tmp_path: Path, far: Path, bucket: Obj
 def test_what_is_all_here_is_read_as_a_local_dataset(tmp_path: Path, far: Path) -> None:
     here = large()
     push(here.id, tmp_path / "store")
-    there = rlds_cli.open_dataset(tmp_path / "store", cache_dir=far)
+    there = rlds_cli.open_dataset(tmp_path / "store", home=far)
     loader = Loader(there, 64, backend="numpy", sampler=Sequential())
     for _ in loader:
         pass
@@ -217,7 +217,7 @@ def test_faults_of_the_store_change_no_batch(tmp_path: Path, far: Path, bucket: 
     push(here.id, "s3://lab/a")
     for kind in ("503", "429", "reset", "short", "other", "etag"):
         bucket.faults.append(Fault(kind, path="objects", times=2, skip=1))
-        there = rlds_cli.open_dataset("s3://lab/a", cache_dir=far / kind)
+        there = rlds_cli.open_dataset("s3://lab/a", home=far / kind)
         check(here, there, batches=6, sampler=Shuffled())
 
 
@@ -225,7 +225,7 @@ def test_faults_of_the_store_change_no_batch(tmp_path: Path, far: Path, bucket: 
 def test_a_store_that_vanishes_and_comes_back(tmp_path: Path, far: Path, bucket: ObjectStore) -> None:
     here = large()
     push(here.id, "s3://lab/a")
-    there = rlds_cli.open_dataset("s3://lab/a", cache_dir=far, timeout=2.0)
+    there = rlds_cli.open_dataset("s3://lab/a", home=far, timeout=2.0)
     loader = Loader(there, 16, backend="numpy", steps=4)
     objects, bucket.buckets["lab"] = bucket.buckets["lab"], {}
     begun = time.monotonic()
@@ -247,7 +247,7 @@ from rlds_cli.loader import Loader, Shuffled, Slice
 address, home, log, steps = sys.argv[1:]
 log = Path(log)
 lines = log.read_text().splitlines() if log.exists() else []
-dataset = rlds_cli.open_dataset(address, cache_dir=home, cache="4MiB")
+dataset = rlds_cli.open_dataset(address, home=home, cache="4MiB")
 loader = Loader(dataset, 8, backend="numpy", window=Slice(4), sampler=Shuffled())
 if lines:
     loader.load_state_dict(json.loads(lines[-1])[1])

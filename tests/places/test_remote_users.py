@@ -32,13 +32,13 @@ def test_a_second_user_reads_what_the_first_one_opened(
     rlds_cli.create("local/arm", [{"observation": rows, "action": np.zeros((3000, 1))}])
     rlds_cli.push("local/arm", public / "store")
     home, own = public / "home", public / "own"
-    assert (rlds_cli.open_dataset(public / "store", cache_dir=home)[:100]["observation"] == rows[:100]).all()
+    assert (rlds_cli.open_dataset(public / "store", home=home)[:100]["observation"] == rows[:100]).all()
     for made in (own, home):
         made.mkdir(exist_ok=True)
         made.chmod(mode if made == home else 0o777)
     monkeypatch.setenv("XDG_CACHE_HOME", str(own))
     with stranger():
-        second = rlds_cli.open_dataset(public / "store", cache_dir=home)
+        second = rlds_cli.open_dataset(public / "store", home=home)
         assert (second[:3000]["observation"] == rows[:3000]).all()
         assert second.store.path.is_relative_to(home if mode == 0o777 else own)
     assert any(str(own) in m for m in caplog.messages) == (mode == 0o755)

@@ -43,7 +43,7 @@ def figures(beside: str) -> tuple[float, float]:
 def test_events_say_what_came_and_how_long_it_was_waited_for(tmp_path: Path) -> None:
     here = large()
     push(here.id, tmp_path / "store")
-    there = late(rlds_cli.open_dataset(tmp_path / "store", cache_dir=tmp_path / "far"))
+    there = late(rlds_cli.open_dataset(tmp_path / "store", home=tmp_path / "far"))
     events: list[Event] = []
     checks.check(there, progress=events.append)
     told = [figures(e.beside) for e in events if e.total is not None]
@@ -60,7 +60,7 @@ def test_events_say_what_came_and_how_long_it_was_waited_for(tmp_path: Path) -> 
 def test_work_in_other_processes_counts(tmp_path: Path) -> None:
     here = large()
     push(here.id, tmp_path / "store")
-    there = rlds_cli.open_dataset(tmp_path / "store", cache_dir=tmp_path / "far")
+    there = rlds_cli.open_dataset(tmp_path / "store", home=tmp_path / "far")
     events: list[Event] = []
     exporting.export(there, "d4rl", tmp_path / "out", lossy=True, jobs=2, verify=False, progress=events.append)
     assert figures([e.beside for e in events if e.total is not None][-1])[0] >= 1.9
@@ -80,7 +80,7 @@ def test_bars_show_it() -> None:
 @pytest.mark.slow
 def test_bench_shows_it(tmp_path: Path) -> None:
     push(large().id, tmp_path / "store")
-    there = rlds_cli.open_dataset(tmp_path / "store", cache_dir=tmp_path / "far")
+    there = rlds_cli.open_dataset(tmp_path / "store", home=tmp_path / "far")
     events: list[Event] = []
     bench.measure(there, seconds=0.2, progress=events.append)
     assert figures(events[-1].beside)[0] > 1 and np.all(np.diff([e.done for e in events]) >= 0)

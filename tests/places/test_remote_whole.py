@@ -31,18 +31,18 @@ REPOSITORY = Path(__file__).parents[2]
 def test_a_remote_dataset_becomes_an_ordinary_one(kind: str, store: Path, other: Path) -> None:  # noqa: F811
     wanted = {"large": large, "compressed": lambda: large(store="zarr"), "grown": grown}[kind]()
     push(wanted.id, store)
-    got = rlds_cli.open_dataset(store, cache_dir=other)
+    got = rlds_cli.open_dataset(store, home=other)
     name = next(n for n, f in wanted.schema.items() if f.kind == "array")
     got.column(name, gaps=True)[:100]
     inodes = {f.stat().st_ino for f in (other / "remote").rglob("rows/*")}
-    made = rlds_cli.download(str(store), blocks=True, as_="local/mine", cache_dir=other)
+    made = rlds_cli.download(str(store), blocks=True, as_="local/mine", home=other)
     assert made.path == other / "datasets/local/mine" and not made.store.address
-    assert verify("local/mine", cache_dir=other).ok
+    assert verify("local/mine", home=other).ok
     assert_same(made, wanted)
     assert_same(got, wanted)  # goes on reading
     if kind == "large":
         assert {f.stat().st_ino for f in made.path.rglob("c/*/*") if f.stat().st_size > GROUP} <= inodes
-    assert rlds_cli.open_dataset(store, cache_dir=other).path == made.path
+    assert rlds_cli.open_dataset(store, home=other).path == made.path
     assert not any((other / "partial").iterdir())
 
 
@@ -50,13 +50,13 @@ def test_a_remote_dataset_becomes_an_ordinary_one(kind: str, store: Path, other:
 def test_only_what_is_missing_is_fetched(store: Path, other: Path) -> None:  # noqa: F811
     ds = large(200_000)
     push(ds.id, store)
-    got = rlds_cli.open_dataset(store, cache_dir=other)
+    got = rlds_cli.open_dataset(store, home=other)
     got.column("observation")[:150_000]
     before = got.store.files.stats.fetched
     for directory in (store / "objects").iterdir():
         assert directory.stat().st_size > GROUP
     del got
-    made = rlds_cli.download(str(store), blocks=True, as_="local/mine", cache_dir=other)
+    made = rlds_cli.download(str(store), blocks=True, as_="local/mine", home=other)
     assert before > 9 * GROUP and same(made.column("observation")[:], ds.column("observation")[:])
     assert not [p for p in (other / "remote").iterdir() if p.is_dir()]  # nobody read it
 
@@ -77,14 +77,14 @@ def test_a_download_by_blocks_that_was_killed_goes_on(store: Path, other: Path) 
             os.kill(os.getpid(), signal.SIGKILL)
         return write(descriptor, data, at)
     os.pwrite = killed
-    rlds_cli.download({str(store)!r}, blocks=True, as_="local/mine", cache_dir={str(other)!r})
+    rlds_cli.download({str(store)!r}, blocks=True, as_="local/mine", home={str(other)!r})
     """
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], env=environment, capture_output=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    made = rlds_cli.download(str(store), blocks=True, as_="local/mine", cache_dir=other)
+    made = rlds_cli.download(str(store), blocks=True, as_="local/mine", home=other)
     assert same(made.column("observation")[:], ds.column("observation")[:])
-    assert verify("local/mine", cache_dir=other).ok
+    assert verify("local/mine", home=other).ok
 
 
 def test_the_command(store: Path, other: Path) -> None:  # noqa: F811
@@ -92,24 +92,24 @@ def test_the_command(store: Path, other: Path) -> None:  # noqa: F811
     push(ds.id, store)
     done = run_rlds("download", str(store), "--blocks", "--as", "local/mine", "--home", str(other))
     assert done.returncode == 0, done.stderr
-    assert rlds_cli.open_dataset("local/mine", cache_dir=other).fingerprint == ds.fingerprint
+    assert rlds_cli.open_dataset("local/mine", home=other).fingerprint == ds.fingerprint
 
 
 def test_du_and_gc_know_the_blocks(store: Path, other: Path) -> None:  # noqa: F811
     ds = large(60_000)
     push(ds.id, store)
-    got = rlds_cli.open_dataset(store, cache_dir=other)
+    got = rlds_cli.open_dataset(store, home=other)
     got.column("observation")[:]
-    found = usage(cache_dir=other)
+    found = usage(home=other)
     assert 60_000 * 64 < found.remote < 60_000 * 64 + 4 * GROUP and found.total == found.remote
-    assert not gc.find_garbage(cache_dir=other).removed
-    planned = gc.find_garbage(remote=True, cache_dir=other)
+    assert not gc.find_garbage(home=other).removed
+    planned = gc.find_garbage(remote=True, home=other)
     assert [g.kind for g in planned.removed] == ["remote"] and planned.bytes > 60_000 * 64
     assert gc.collect(planned).removed == ()  # it is being read
     assert same(got.column("observation")[:], ds.column("observation")[:])
     del got
     assert len(gc.collect(planned).removed) == 1
-    assert usage(cache_dir=other).remote == 0
+    assert usage(home=other).remote == 0
     out = run_rlds("du", "--home", str(other)).stdout.decode()
     assert "at an address" not in out
 
@@ -170,7 +170,7 @@ def test_a_dataset_is_created_and_merged_from_an_address(
 def test_a_result_is_exported_from_an_address(store: Path, other: Path, tmp_path: Path) -> None:  # noqa: F811
     ds = large(2_000)
     push(ds.id, store)
-    rlds_cli.export(rlds_cli.open_dataset(store, cache_dir=other), "d4rl", tmp_path / "a", lossy=True)
+    rlds_cli.export(rlds_cli.open_dataset(store, home=other), "d4rl", tmp_path / "a", lossy=True)
     rlds_cli.export(ds, "d4rl", tmp_path / "b", lossy=True)
     with h5py.File(tmp_path / "a/a.hdf5") as one, h5py.File(tmp_path / "b/b.hdf5") as two:
         assert set(one) == set(two) and "observations" in one

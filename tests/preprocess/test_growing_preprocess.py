@@ -68,7 +68,7 @@ def of_dataset(ep, source):
 
 
 def add(home, first: int, last: int, keep=None) -> None:
-    with rlds_cli.writer("local/run", keep=keep, cache_dir=home) as w:
+    with rlds_cli.writer("local/run", keep=keep, home=home) as w:
         w.add_episodes(map(episode, range(first, last)))
 
 
@@ -76,7 +76,7 @@ def run(home, fn, **how):
     CALLS.clear()
     notes: list[str] = []
     ds = preprocess.run(
-        rlds_cli.open_dataset("local/run", cache_dir=home), fn, "made", jobs=0, cache_dir=home,
+        rlds_cli.open_dataset("local/run", home=home), fn, "made", jobs=0, home=home,
         progress=lambda e: notes.append(e.note) if e.note else None, **how,
     )  # fmt: skip
     return ds, [note for note in notes if note]
@@ -105,17 +105,17 @@ def of_scratch(home, fn, tmp_path, **how) -> dict[str, bytes]:
 def test_an_ordinary_and_a_growing_dataset_give_the_same(tmp_path):
     add(tmp_path, 0, 12, rlds_cli.Reservoir(episodes=12, seed=1))
     add(tmp_path, 12, 40)
-    grown = rlds_cli.open_dataset("local/run", cache_dir=tmp_path)
+    grown = rlds_cli.open_dataset("local/run", home=tmp_path)
     assert grown.store.table.has_gaps
-    rlds_cli.create("local/plain", (grown.episode(k) for k in range(12)), cache_dir=tmp_path)
+    rlds_cli.create("local/plain", (grown.episode(k) for k in range(12)), home=tmp_path)
     made, _ = run(tmp_path, doubled)
-    other = preprocess.run("local/plain", doubled, "made", jobs=0, cache_dir=tmp_path)
+    other = preprocess.run("local/plain", doubled, "made", jobs=0, home=tmp_path)
     assert made.fingerprint == other.fingerprint
     assert made.episodes["number"].tolist() == grown.episodes["number"].tolist()
     for k, n in enumerate(made.episodes["number"].tolist()):
         assert (made.episode(k)["next/reward"] == 2 * n).all()
         assert made.episode(k)["feature"][0] == pytest.approx(2000 * n + 0.01, rel=1e-12)
-    some = preprocess.run(grown.select(episodes=[3, 5]), doubled, "some", jobs=0, cache_dir=tmp_path)
+    some = preprocess.run(grown.select(episodes=[3, 5]), doubled, "some", jobs=0, home=tmp_path)
     assert some.episodes["number"].tolist() == grown.episodes["number"][[3, 5]].tolist()
     assert made.manifest.provenance[-1]["version"] == grown.version
 
@@ -133,7 +133,7 @@ def test_a_second_run_calls_the_function_for_new_episodes_alone(tmp_path, fn):
     assert new <= set(CALLS) <= new | probed
     assert any("10 new episodes; 30 of 40 are taken from the result of version" in n for n in notes)
     assert files(second.path) == of_scratch(home, fn, tmp_path)
-    assert verify("local/run@made", cache_dir=home).ok
+    assert verify("local/run@made", home=home).ok
     again, notes = run(home, fn)
     assert not CALLS and again.fingerprint == second.fingerprint != first.fingerprint
 
@@ -146,10 +146,10 @@ def test_episodes_that_left_are_gone_from_the_result_and_others_are_taken_over(t
     home = tmp_path / "home"
     add(home, 0, 30, keep)
     run(home, noisy)
-    before = set(rlds_cli.open_dataset("local/run", cache_dir=home).episodes["number"].tolist())
+    before = set(rlds_cli.open_dataset("local/run", home=home).episodes["number"].tolist())
     add(home, 30, 37)
-    compacting.compact("local/run", cache_dir=home)
-    now = rlds_cli.open_dataset("local/run", cache_dir=home).episodes["number"].tolist()
+    compacting.compact("local/run", home=home)
+    now = rlds_cli.open_dataset("local/run", home=home).episodes["number"].tolist()
     made, _ = run(home, noisy)
     assert made.episodes["number"].tolist() == now
     taken = {1000.0 * k for k in before & set(now)}
@@ -200,7 +200,7 @@ def test_a_damaged_result_is_not_taken_over(tmp_path):
     add(tmp_path, 10, 12)
     made, notes = run(tmp_path, doubled)
     assert "all 12 episodes are processed: the earlier result is damaged" in notes
-    assert verify("local/run@made", cache_dir=tmp_path).ok
+    assert verify("local/run@made", home=tmp_path).ok
 
 
 @pytest.mark.thorough
@@ -224,18 +224,18 @@ def test_worker_processes_take_over_the_same(tmp_path, monkeypatch):
     how = {"args": {"fields": ["action"], "dtype": "float64"}, "progress": False}
     home, copy = tmp_path / "home", tmp_path / "copy"
     add(home, 0, 12, rlds_cli.Reservoir(episodes=12, seed=2))
-    preprocess.run("local/run", "cast", "made", jobs=2, cache_dir=home, **how)
+    preprocess.run("local/run", "cast", "made", jobs=2, home=home, **how)
     add(home, 12, 30)
     shutil.copytree(home, copy)
-    made = preprocess.run("local/run", "cast", "made", jobs=2, cache_dir=home, **how)
+    made = preprocess.run("local/run", "cast", "made", jobs=2, home=home, **how)
     monkeypatch.setattr(reuse, "find", lambda *_: (None, ""))
-    assert files(made.path) == files(preprocess.run("local/run", "cast", "made", jobs=0, cache_dir=copy, **how).path)
+    assert files(made.path) == files(preprocess.run("local/run", "cast", "made", jobs=0, home=copy, **how).path)
 
 
 def test_shards_give_the_same(tmp_path):
     add(tmp_path, 0, 12, rlds_cli.Reservoir(episodes=6, seed=2))
     add(tmp_path, 12, 20)
-    how = {"args": {"fields": ["action"], "dtype": "float64"}, "cache_dir": tmp_path, "progress": False}
+    how = {"args": {"fields": ["action"], "dtype": "float64"}, "home": tmp_path, "progress": False}
     whole = preprocess.run("local/run", "cast", "whole", **how)
     for number in (1, 2):
         preprocess.run_shard("local/run", "cast", "shards", shard=(number, 2), **how)
@@ -245,23 +245,17 @@ def test_shards_give_the_same(tmp_path):
 def test_a_lock_of_a_result_pins_the_version_that_it_was_made_of(tmp_path):
     add(tmp_path, 0, 10)
     run(tmp_path, doubled)
-    text = pinning.lock(["local/run@made"], allow_unreproducible=True, cache_dir=tmp_path)
+    text = pinning.lock(["local/run@made"], allow_unreproducible=True, home=tmp_path)
     source, made = json.loads(text)["datasets"]
     assert (
-        source["version"]
-        == made["made_by"][0]["version"]
-        == rlds_cli.open_dataset("local/run", cache_dir=tmp_path).version
+        source["version"] == made["made_by"][0]["version"] == rlds_cli.open_dataset("local/run", home=tmp_path).version
     )
     add(tmp_path, 10, 12)
-    assert json.loads(pinning.lock(["local/run@made"], allow_unreproducible=True, cache_dir=tmp_path)) == json.loads(
-        text
-    )
+    assert json.loads(pinning.lock(["local/run@made"], allow_unreproducible=True, home=tmp_path)) == json.loads(text)
 
 
 @pytest.mark.thorough
 def test_an_empty_dataset_is_an_error(tmp_path):
-    rlds_cli.writer(
-        "local/run", like=rlds_cli.create("local/x", [episode(0)], cache_dir=tmp_path), cache_dir=tmp_path
-    ).close()
+    rlds_cli.writer("local/run", like=rlds_cli.create("local/x", [episode(0)], home=tmp_path), home=tmp_path).close()
     with pytest.raises(PreprocessError, match="no episodes"):
         run(tmp_path, doubled)

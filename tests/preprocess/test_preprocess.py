@@ -46,7 +46,7 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def big(truth, place):
-    return rlds_cli.create("local/big", truth, cache_dir=place)
+    return rlds_cli.create("local/big", truth, home=place)
 
 
 @pytest.fixture
@@ -68,8 +68,8 @@ def files(ds):
 
 def both_ways(ds, fn, place=None, **how):
     """The result, after a check that one and two workers write the same bytes."""
-    alone = preprocess.run(ds, fn, "alone", jobs=0, force=True, cache_dir=place, **how)
-    apart = preprocess.run(ds, fn, "apart", jobs=2, force=True, cache_dir=place, **how)
+    alone = preprocess.run(ds, fn, "alone", jobs=0, force=True, home=place, **how)
+    apart = preprocess.run(ds, fn, "apart", jobs=2, force=True, home=place, **how)
     assert alone.fingerprint == apart.fingerprint
     assert files(alone) == files(apart)
     return apart
@@ -363,7 +363,7 @@ def test_what_a_later_batch_changes_is_written_after_all(big, truth, place):
 
 @pytest.mark.slow
 def test_a_new_field_and_its_next_are_one_where_they_agree_and_two_where_not(big, truth, place):
-    one = preprocess.run(big, functions.late_pair, "one", cache_dir=place, args={"at": -1})
+    one = preprocess.run(big, functions.late_pair, "one", home=place, args={"at": -1})
     assert one.schema["place"].placement == "both" and "next/place" not in one.schema
     assert np.array_equal(one.column("place"), rows(truth, "observation")[:, 0])
     two = both_ways(big, functions.late_pair, place, args={"at": 85})
@@ -384,7 +384,7 @@ def test_a_function_may_fill_one_buffer_again_and_again(big, truth, place):
 @pytest.mark.slow
 def test_a_worker_that_dies_twice_is_reported_with_its_chunk_and_the_rest_kept(big, place):
     with pytest.raises(rlds_cli.errors.RldsError) as e:
-        preprocess.run(big, functions.dies, jobs=2, cache_dir=place, args={"at": 120})
+        preprocess.run(big, functions.dies, jobs=2, home=place, args={"at": 120})
     ends = np.cumsum(np.array(LENGTHS) + 1) // 4096
     first, last = np.flatnonzero(ends == ends[120])[[0, -1]]
     assert (
@@ -397,13 +397,11 @@ def test_a_worker_that_dies_twice_is_reported_with_its_chunk_and_the_rest_kept(b
 @pytest.mark.slow
 def test_a_worker_that_dies_once_is_replaced_and_its_chunk_done_again(big, truth, place, tmp_path):
     said = []
-    how = {"cache_dir": place, "args": {"at": 120, "once": str(tmp_path / "died")}}
+    how = {"home": place, "args": {"at": 120, "once": str(tmp_path / "died")}}
     made = preprocess.run(big, functions.dies, "once", jobs=2, progress=lambda e: said.append(e.note), **how)
     assert [n for n in said if "exit code 9; trying again" in n and "(episodes " in n]
     assert np.array_equal(made.episode(120)["action"], truth[120]["action"] + 1)
-    assert (
-        made.fingerprint == preprocess.run(big, functions.dies, "never", cache_dir=place, args={"at": -1}).fingerprint
-    )
+    assert made.fingerprint == preprocess.run(big, functions.dies, "never", home=place, args={"at": -1}).fingerprint
 
 
 @pytest.mark.slow

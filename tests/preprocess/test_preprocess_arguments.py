@@ -13,7 +13,7 @@ from rlds_cli.errors import InvalidArgument
 def ds(tmp_path_factory):
     episode = {"observation": {"camera": np.zeros((4, 8, 8, 3), np.uint8), "state": np.zeros((4, 2), np.float32)}}
     episode |= {"action": np.zeros((3, 1), np.float32), "next": {"reward": np.arange(3.0)}}
-    return rlds_cli.create("local/ds", [episode], cache_dir=tmp_path_factory.mktemp("home"))
+    return rlds_cli.create("local/ds", [episode], home=tmp_path_factory.mktemp("home"))
 
 
 @pytest.mark.sampled(6)

@@ -338,5 +338,5 @@ def test_videos_of_shards_and_trims(drives, store, tmp_path):
         < 8
     )
     rlds_cli.push(apart, str(tmp_path / "shelf"), pages=False)
-    far = rlds_cli.open_dataset(str(tmp_path / "shelf"), cache_dir=tmp_path / "other")
+    far = rlds_cli.open_dataset(str(tmp_path / "shelf"), home=tmp_path / "other")
     assert np.array_equal(rows(far, "observation/top"), rows(apart, "observation/top"))

@@ -197,9 +197,7 @@ def test_a_compressed_source_gives_the_same_and_a_compressed_result(fn):
 
 def test_a_source_that_cannot_be_linked_is_copied(tmp_path, monkeypatch, home):
     shared = tmp_path / "shared"
-    source = rlds_cli.create(
-        "local/there", [{"observation": np.zeros((4, 2)), "action": np.ones((3, 1))}], cache_dir=shared
-    )
+    source = rlds_cli.create("local/there", [{"observation": np.zeros((4, 2)), "action": np.ones((3, 1))}], home=shared)
     monkeypatch.setenv("RLDS_PATH", str(shared))
 
     def refuse(*args, **kwargs):
@@ -213,7 +211,7 @@ def test_a_source_that_cannot_be_linked_is_copied(tmp_path, monkeypatch, home):
     assert set(made.manifest.shared.values()) <= {"reflink", "copy"}
     assert not (made.path / "observation/c/0/0").samefile(source.path / "observation/c/0/0")
     monkeypatch.undo()
-    linked = preprocess.run(source, lambda e: {**e, "action": e["action"] * 2}, "twice", cache_dir=shared)
+    linked = preprocess.run(source, lambda e: {**e, "action": e["action"] * 2}, "twice", home=shared)
     assert set(linked.manifest.shared.values()) == {"link"} and linked.fingerprint == made.fingerprint
 
 

@@ -151,7 +151,7 @@ def test_nodes_read_the_store_each_with_blocks_of_its_own(ds, home, tmp_path, mo
         try:
             rlds_cli.push(ds.id, "s3://lab/ds", pages=False)
             store.requests.clear()
-            there = rlds_cli.open_dataset("s3://lab/ds", cache_dir=tmp_path / "blocks")
+            there = rlds_cli.open_dataset("s3://lab/ds", home=tmp_path / "blocks")
             for name in ("episode", "two passes"):
                 case = units.CASES[name]
                 made = run(there, case.fn, "far", address=started.address, force=True, **case.how)

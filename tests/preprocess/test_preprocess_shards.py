@@ -375,5 +375,5 @@ def test_a_shard_at_work_is_seen_where_the_system_has_no_flock(home, monkeypatch
     work = home / "partial/local+ds@x.0123456789abcdef-shards"
     with shards._running(work, Home(home)):
         assert is_running(work)
-        assert [g.why for g in gc.find_garbage(cache_dir=home).kept] == ["locked by another process"]
+        assert [g.why for g in gc.find_garbage(home=home).kept] == ["locked by another process"]
     assert not is_running(work)

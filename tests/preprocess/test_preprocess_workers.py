@@ -98,13 +98,13 @@ def same(episode):
 def process():
     from rlds_cli.preprocess import job
     job.PART_ROWS = 64
-    print(preprocess.run("local/ds", same, jobs=2, cache_dir=sys.argv[1]).num_episodes)
+    print(preprocess.run("local/ds", same, jobs=2, home=sys.argv[1]).num_episodes)
 
 def convert():
     from rlds_cli.archives import flat
     from rlds_cli.make.importing import import_files
     flat.PART_ROWS = 1000
-    import_files(sys.argv[2], "local/imported", jobs=2, cache_dir=sys.argv[1])
+    import_files(sys.argv[2], "local/imported", jobs=2, home=sys.argv[1])
 
 """
 _GUARDED = 'if __name__ == "__main__":\n    print("begins")\n\n'
@@ -118,7 +118,7 @@ def _run(script, *arguments):
 
 def _episodes(home):
     episodes = ({"observation": np.zeros((51, 2)), "action": np.zeros((50, 1))} for _ in range(4))
-    return rlds_cli.create("local/ds", episodes, cache_dir=home)
+    return rlds_cli.create("local/ds", episodes, home=home)
 
 
 def test_a_script_that_calls_outside_of_its_guard(tmp_path):
@@ -139,7 +139,7 @@ def test_a_script_without_a_guard_that_converts(tmp_path):
     (tmp_path / "main.py").write_text(f"{_SCRIPT}convert()\n")
     done = _run(tmp_path / "main.py", tmp_path / "home", tmp_path / "a.hdf5")
     assert done.returncode == 0, done.stderr
-    found = rlds_cli.open_dataset("local/imported", cache_dir=tmp_path / "home")
+    found = rlds_cli.open_dataset("local/imported", home=tmp_path / "home")
     assert found.episodes["length"].tolist() == [600] * 8
 
 
@@ -166,11 +166,11 @@ def test_all_work_is_refused_in_a_worker_that_starts(tmp_path, monkeypatch):
     write_d4rl(tmp_path / "a.hdf5", [20])
     monkeypatch.setattr(current_process(), "_inheriting", True, raising=False)
     for work in (
-        lambda: preprocess.run(ds, lambda episode: episode, "same", jobs=2, cache_dir=tmp_path / "home"),
+        lambda: preprocess.run(ds, lambda episode: episode, "same", jobs=2, home=tmp_path / "home"),
         lambda: rlds_cli.export(ds, "minari", tmp_path / "out", lossy=True),
-        lambda: import_files(tmp_path / "a.hdf5", "local/a", cache_dir=tmp_path / "home"),
+        lambda: import_files(tmp_path / "a.hdf5", "local/a", home=tmp_path / "home"),
         lambda: _episodes(tmp_path / "home2"),
     ):
         with pytest.raises(RldsError, match=r"(?s)runs the program again.*__main__"):
             work()
-    assert ds.num_episodes == rlds_cli.open_dataset("local/ds", cache_dir=tmp_path / "home").num_episodes
+    assert ds.num_episodes == rlds_cli.open_dataset("local/ds", home=tmp_path / "home").num_episodes

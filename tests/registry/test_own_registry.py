@@ -321,7 +321,7 @@ def test_a_registry_that_names_another_hash(lab: Lab, tmp_path: Path) -> None:
     lab.write([press | {"sha256": "0" * 64}, *others])
     OwnRegistries().refresh()
     with pytest.raises(WrongHash, match="0" * 64):
-        pinning.sync(lock, cache_dir=tmp_path / "elsewhere")
+        pinning.sync(lock, home=tmp_path / "elsewhere")
     assert run_rlds("verify", PRESS).returncode == 1
 
 
@@ -356,7 +356,7 @@ def test_the_example_of_the_documentation(lab: Lab, tmp_path: Path, monkeypatch:
             assert done.returncode == 0, f"{command}: {done.stderr.decode()}"
             if arguments[0] == "lock":
                 Path("rlds.lock").write_bytes(done.stdout)
-    assert [d.id for d in pinning.sync("rlds.lock", cache_dir="elsewhere")] == [PRESS, TABLE_ID, TWO]
+    assert [d.id for d in pinning.sync("rlds.lock", home="elsewhere")] == [PRESS, TABLE_ID, TWO]
     monkeypatch.setenv("RLDS_HOME", str(tmp_path / "without"))
     (other,) = re.findall(r"`rlds (sync rlds.lock --allow-address \S+)`", page)
     done = run_rlds(*other.replace("lab.example.org", lab.host).split())

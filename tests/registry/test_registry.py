@@ -316,14 +316,14 @@ def test_find_sees_what_is_here(tmp_path, monkeypatch):
     rlds_cli.create("local/squeeze@norm", [episode(1)])
     rlds_cli.create("sample/pendulum-d4rl@small", [episode()])
     shared = tmp_path / "shared"
-    rlds_cli.create("minari/lab/x-v0", [episode()], cache_dir=shared)
+    rlds_cli.create("minari/lab/x-v0", [episode()], home=shared)
     assert [e.id for e in homes.find(local=True)] == ["sample/pendulum-d4rl", "local/Squeeze"]
     monkeypatch.setenv("RLDS_PATH", str(shared))
     assert [e.id for e in homes.find(local=True)] == ["sample/pendulum-d4rl", "local/Squeeze", "minari/lab/x-v0"]
     assert [e.id for e in homes.find("squeeze")] == ["local/Squeeze"]
     assert [e.id for e in homes.find(family="local")] == ["local/Squeeze"]
     assert homes.find("lab/x")[0].format == "minari"
-    assert [e.id for e in homes.find(local=True, cache_dir=tmp_path / "empty")] == ["minari/lab/x-v0"]
+    assert [e.id for e in homes.find(local=True, home=tmp_path / "empty")] == ["minari/lab/x-v0"]
 
 
 def test_references():

@@ -38,7 +38,7 @@ def check(ds: rlds_cli.Dataset, numbers: list[int]) -> None:
 @pytest.mark.parametrize("most", [None, 10])
 def test_every_version_keeps_its_own_episodes(tmp_path: Path, most: int | None) -> None:
     keep = rlds_cli.Fifo(episodes=most) if most else None
-    with rlds_cli.writer("local/run", keep=keep, cache_dir=tmp_path) as w:
+    with rlds_cli.writer("local/run", keep=keep, home=tmp_path) as w:
         w.add_episodes([episode(0)])
         w.commit()
         seen = [w.dataset()]
@@ -61,7 +61,7 @@ def test_a_later_version_reads_new_records_only(tmp_path: Path, monkeypatch: pyt
         read.append((first, stop))
         return plain(dataset, first, stop, frames)
 
-    with rlds_cli.writer("local/run", cache_dir=tmp_path) as w:
+    with rlds_cli.writer("local/run", home=tmp_path) as w:
         w.add_episodes(map(episode, range(20)))
         w.commit()
         ds = w.dataset()
@@ -75,7 +75,7 @@ def test_a_later_version_reads_new_records_only(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.slow
 def test_threads_refresh_one_dataset(tmp_path: Path) -> None:
     wrong: list[BaseException] = []
-    with rlds_cli.writer("local/run", keep=rlds_cli.Fifo(episodes=6), cache_dir=tmp_path) as w:
+    with rlds_cli.writer("local/run", keep=rlds_cli.Fifo(episodes=6), home=tmp_path) as w:
         w.add_episodes([episode(0)])
         w.commit()
         first, going = w.dataset(), True
@@ -104,7 +104,7 @@ def test_threads_refresh_one_dataset(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_splits_and_texts_come_with_their_version(tmp_path: Path) -> None:
-    with rlds_cli.writer("local/run", cache_dir=tmp_path) as w:
+    with rlds_cli.writer("local/run", home=tmp_path) as w:
         w.add_episodes([episode(0)])
         w.commit()
         before = w.dataset()
@@ -123,10 +123,10 @@ def test_a_reader_that_goes_on_lets_go_of_segments_that_were_removed(tmp_path: P
         rewards = {"reward": np.zeros(1000, np.float32), "terminated": True}
         return {"observation": np.full((1001, 3), k, np.float32), "action": np.zeros((1000, 1)), "next": rewards}
 
-    with rlds_cli.writer("local/f", keep=rlds_cli.Fifo(steps=5000), durable=False, cache_dir=tmp_path) as w:
+    with rlds_cli.writer("local/f", keep=rlds_cli.Fifo(steps=5000), durable=False, home=tmp_path) as w:
         w.add_episodes([long(0)])
         w.commit()
-        first = ds = rlds_cli.open_dataset("local/f", cache_dir=tmp_path)
+        first = ds = rlds_cli.open_dataset("local/f", home=tmp_path)
         rows = first.column("observation", gaps=True)
         for k in range(1, 40):
             w.add_episodes([long(k)])

@@ -70,12 +70,12 @@ def test_a_directory_becomes_an_address(kind: str, tmp_path: Path, other: Path) 
     done = index(place)
     assert (done.id, done.fingerprint, done.version) == (wanted.id, wanted.fingerprint, wanted.version)
     assert {name: (place / name).read_bytes() for name in before} == before, "no file of the dataset changes"
-    got = rlds_cli.open_dataset(f"file://{place}", cache_dir=other)
+    got = rlds_cli.open_dataset(f"file://{place}", home=other)
     assert got.store.address == str(place)
     assert_same(got, wanted, between=kind != "grown")
-    made = rlds_cli.download(f"file://{place}#{wanted.fingerprint}", as_="local/mine", cache_dir=other)
+    made = rlds_cli.download(f"file://{place}#{wanted.fingerprint}", as_="local/mine", home=other)
     assert_same(made, wanted, between=kind != "grown")
-    assert verify("local/mine", cache_dir=other).ok
+    assert verify("local/mine", home=other).ok
     assert verify(str(place)).ok
 
 
@@ -103,7 +103,7 @@ def test_training_reads_the_files_where_they_are(tmp_path: Path, bucket: ObjectS
     place = copy(ds, tmp_path / "copy")
     index(place)
     bucket.buckets["lab"] = {f"arm/{name}": (place / name).read_bytes() for name in written(place)}
-    remote = rlds_cli.open_dataset("s3://lab/arm", cache_dir=other)
+    remote = rlds_cli.open_dataset("s3://lab/arm", home=other)
     with bucket.counting() as requests:
         got = [next(iter(Loader(d, batch_size=64, seed=3, backend="numpy"))) for d in (remote, ds)]
     np.testing.assert_array_equal(got[0]["observation"], got[1]["observation"])
@@ -114,8 +114,8 @@ def test_training_reads_the_files_where_they_are(tmp_path: Path, bucket: ObjectS
 def test_the_directory_itself_is_opened_as_before(tmp_path: Path, other: Path) -> None:
     place = copy(labelled(), tmp_path / "copy")
     index(place)
-    assert not rlds_cli.open_dataset(place, cache_dir=other).store.address
-    assert rlds_cli.open_dataset(f"{place}#v2", cache_dir=other).store.address
+    assert not rlds_cli.open_dataset(place, home=other).store.address
+    assert rlds_cli.open_dataset(f"{place}#v2", home=other).store.address
     assert not (other / "remote").exists() or rlds_cli.open_dataset(place).path == place
 
 
@@ -134,10 +134,10 @@ def test_a_change_adds_a_version(tmp_path: Path, other: Path) -> None:
     assert (done.version, done.removed) == (2, ())
     assert log(place) == [1, 2]
     for version, wanted in (("v1", first), ("first", first), ("v2", newest), (first.fingerprint, first)):
-        got = rlds_cli.open_dataset(f"file://{place}#{version}", cache_dir=other)
+        got = rlds_cli.open_dataset(f"file://{place}#{version}", home=other)
         assert got.fingerprint == wanted.fingerprint
         np.testing.assert_array_equal(got.episode(3)["observation"], wanted.episode(3)["observation"])
-    made = rlds_cli.download(f"file://{place}#first", as_="local/mine", cache_dir=other)
+    made = rlds_cli.download(f"file://{place}#first", as_="local/mine", home=other)
     assert made.fingerprint == first.fingerprint
 
 
@@ -157,9 +157,9 @@ def test_versions_whose_rows_were_replaced_are_removed(tmp_path: Path, other: Pa
     new = create([episode(k + 7, 5 + k) for k in range(4)], ref="local/arm")
     copy(new, place)
     assert [v.fingerprint for v in index(place).removed] == [fingerprint]
-    assert_same(rlds_cli.open_dataset(f"file://{place}", cache_dir=other), new)
+    assert_same(rlds_cli.open_dataset(f"file://{place}", home=other), new)
     with pytest.raises(WrongFingerprint):
-        rlds_cli.open_dataset(f"file://{place}#{fingerprint}", cache_dir=other)
+        rlds_cli.open_dataset(f"file://{place}#{fingerprint}", home=other)
     shutil.copytree(kept, place, dirs_exist_ok=True)
     assert b"v1  removed: its rows were replaced" in run_rlds("index", place).stdout
 
@@ -179,10 +179,10 @@ def test_a_growing_dataset_is_indexed_again_without_reading_old_rows(tmp_path: P
     assert log(place) == versions
     for number in versions:
         wanted = rlds_cli.open_dataset(f"local/grow#v{number}")
-        got = rlds_cli.open_dataset(f"file://{place}#v{number}", cache_dir=other)
+        got = rlds_cli.open_dataset(f"file://{place}#v{number}", home=other)
         assert got.num_episodes == wanted.num_episodes
         np.testing.assert_array_equal(got.episode(0)["action"], wanted.episode(0)["action"])
-    assert rlds_cli.download(f"file://{place}#v{versions[0]}", as_="local/x", cache_dir=other).num_episodes == 1
+    assert rlds_cli.download(f"file://{place}#v{versions[0]}", as_="local/x", home=other).num_episodes == 1
 
 
 def test_rows_that_leave_are_not_used(other: Path) -> None:
@@ -194,7 +194,7 @@ def test_rows_that_leave_are_not_used(other: Path) -> None:
                 w.commit()
             done = index(w.dataset().path)
             wanted = rlds_cli.open_dataset(f"local/grow#v{done.version}")
-            got = rlds_cli.download(f"file://{done.address}", as_=f"local/{round}", cache_dir=other)
+            got = rlds_cli.download(f"file://{done.address}", as_=f"local/{round}", home=other)
             assert got.fingerprint == wanted.fingerprint
             del wanted  # frees the version
 
@@ -205,7 +205,7 @@ def test_a_dataset_of_a_home_keeps_its_index(other: Path) -> None:
     newest = rlds_cli.open_dataset("local/arm").label(quality="good")
     assert index(newest.path).removed == ()
     for number, wanted in enumerate((rlds_cli.open_dataset("local/arm#v1"), newest), 1):
-        assert_same(rlds_cli.open_dataset(f"file://{done.address}#v{number}", cache_dir=other), wanted)
+        assert_same(rlds_cli.open_dataset(f"file://{done.address}#v{number}", home=other), wanted)
     assert verify("local/arm").ok
 
 
@@ -219,7 +219,7 @@ def test_removal_takes_no_rows(tmp_path: Path, other: Path) -> None:
     index(place)
     assert [v.number for v in collecting.collect(place).removed] == [1]
     assert verify(str(place)).ok
-    assert_same(rlds_cli.open_dataset(f"file://{place}", cache_dir=other), rlds_cli.open_dataset("local/arm"))
+    assert_same(rlds_cli.open_dataset(f"file://{place}", home=other), rlds_cli.open_dataset("local/arm"))
     rlds_cli.push(place, tmp_path / "pushed", pages=False)
     files = {f.path for f in index_of(tmp_path / "pushed").files}
     assert files == written(rlds_cli.open_dataset("local/arm").path), "the files of the index are not of the dataset"
@@ -259,12 +259,12 @@ def test_files_that_change_after_they_were_indexed_are_not_used(tmp_path: Path, 
     index(place)
     file = place / "observation/c/0/0"
     file.write_bytes(bytes(b ^ 1 for b in file.read_bytes()))
-    remote = rlds_cli.open_dataset(f"file://{place}", cache_dir=other)
+    remote = rlds_cli.open_dataset(f"file://{place}", home=other)
     with pytest.raises(WrongHash, match="observation/c/0/0") as caught:
         remote.episode(0)
     assert "rlds index DIR" in str(caught.value.hint)
     with pytest.raises(WrongHash, match="observation/c/0/0"):
-        rlds_cli.download(f"file://{place}", as_="local/mine", cache_dir=other)
+        rlds_cli.download(f"file://{place}", as_="local/mine", home=other)
 
 
 def test_an_interrupted_index_leaves_the_earlier_one(
@@ -284,9 +284,9 @@ def test_an_interrupted_index_leaves_the_earlier_one(
     with monkeypatch.context() as m, pytest.raises(KeyboardInterrupt):
         m.setattr(DirectoryPlace, "write", killed)
         index(place)
-    assert rlds_cli.open_dataset(f"file://{place}", cache_dir=other).version == 1
+    assert rlds_cli.open_dataset(f"file://{place}", home=other).version == 1
     assert index(place).version == 2
-    assert rlds_cli.open_dataset(f"file://{place}", cache_dir=other).version == 2
+    assert rlds_cli.open_dataset(f"file://{place}", home=other).version == 2
 
 
 @pytest.mark.filterwarnings("ignore:flock not supported")
@@ -305,7 +305,7 @@ def test_a_mounted_bucket_has_no_modes_and_no_locks(
         m.setattr(os, "fchmod", refused(errno.EPERM))
         m.setattr(fcntl, "flock", refused(errno.ENOSYS))
         index(place)
-    assert rlds_cli.open_dataset(f"file://{place}", cache_dir=other).version == 2
+    assert rlds_cli.open_dataset(f"file://{place}", home=other).version == 2
 
 
 # -- commands

@@ -94,7 +94,7 @@ def push(ref: str, to: object, **options: Any) -> Pushed:
 
 
 def bring(address: object, other: Path, **options: object) -> Dataset:
-    return rlds_cli.download(str(address), cache_dir=other, **options)  # type: ignore[arg-type]
+    return rlds_cli.download(str(address), home=other, **options)  # type: ignore[arg-type]
 
 
 def tree(path: Path) -> dict[str, bytes]:
@@ -149,7 +149,7 @@ def test_a_dataset_arrives_as_it_was(kind: str, tmp_path: Path, store: Path, oth
     assert came.fingerprint == ds.fingerprint
     before, after = tree(ds.path), tree(came.path)
     assert {n: d for n, d in before.items() if n != "zarr.json"} == {n: d for n, d in after.items() if n != "zarr.json"}
-    assert verify("local/mine", cache_dir=other).ok
+    assert verify("local/mine", home=other).ok
     assert not any(os.access(f, os.W_OK) for f in came.path.rglob("*") if f.is_file()) or os.geteuid() == 0
     assert not any((other / "partial").iterdir())
 
@@ -182,11 +182,11 @@ def test_a_dataset_that_grows(store: Path, other: Path) -> None:
     came = bring(store, other)
     growing_model.check(came, episodes)
     growing_model.check(old, episodes[:2])
-    assert verify("local/grow", cache_dir=other).ok
+    assert verify("local/grow", home=other).ok
     more = growing_model.draw(rng, 4)
-    with rlds_cli.writer("local/grow", cache_dir=other) as w:
+    with rlds_cli.writer("local/grow", home=other) as w:
         w.add_episodes([more.item()])
-    growing_model.check(rlds_cli.open_dataset("local/grow", cache_dir=other), [*episodes, more])
+    growing_model.check(rlds_cli.open_dataset("local/grow", home=other), [*episodes, more])
     with pytest.raises(NameTaken, match="other content"):
         bring(store, other)
     growing_model.check(bring(store, other, force=True), episodes)
@@ -203,7 +203,7 @@ def test_what_has_left_is_not_sent(keep: object, store: Path, other: Path) -> No
             push("local/grow", store)
     ds = rlds_cli.open_dataset("local/grow")
     came = bring(store, other)
-    assert came.fingerprint == ds.fingerprint and verify("local/grow", cache_dir=other).ok
+    assert came.fingerprint == ds.fingerprint and verify("local/grow", home=other).ok
     assert np.array_equal(came.episodes["total_reward"], ds.episodes["total_reward"])
 
 
@@ -216,7 +216,7 @@ def test_a_compacted_dataset(store: Path, other: Path) -> None:
     assert run_rlds("compact", "local/grow").returncode == 0
     push("local/grow", store)
     assert bring(store, other).fingerprint == rlds_cli.open_dataset("local/grow").fingerprint
-    assert verify("local/grow", cache_dir=other).ok
+    assert verify("local/grow", home=other).ok
 
 
 # -- bytes that the other side has
@@ -264,7 +264,7 @@ def test_a_changed_dataset_sends_the_blocks_that_changed(bucket: ObjectStore, ot
         expected = {30_001: 3_030_000, 40_000: 1_000_000}[rows] if not changed else 0
         assert expected <= sent <= expected + 3 * GROUP
         assert bring("s3://lab/more", other, force=True).fingerprint == ds.fingerprint
-    assert verify(ds.id, cache_dir=other).ok
+    assert verify(ds.id, home=other).ok
 
 
 @pytest.mark.thorough
@@ -412,10 +412,10 @@ def test_a_download_repairs_damage_with_force(store: Path, other: Path) -> None:
     data[100] ^= 1
     file.chmod(0o644)
     file.write_bytes(data)
-    report = verify(ds.id, cache_dir=other)
+    report = verify(ds.id, home=other)
     assert not report.ok and report.hint == f"rlds download {store} --as {ds.id} --force fetches what differs"
     bring(store, other, force=True)
-    assert verify(ds.id, cache_dir=other).ok
+    assert verify(ds.id, home=other).ok
 
 
 def test_interrupted_downloads_are_resumed_together(
@@ -429,7 +429,7 @@ def test_interrupted_downloads_are_resumed_together(
         bring("s3://lab/x", other, as_="local/mine")
     bucket.faults = []
     assert run_rlds("download", "--resume-all", "--home", other).returncode == 0
-    assert rlds_cli.open_dataset("local/mine", cache_dir=other).fingerprint == ds.fingerprint
+    assert rlds_cli.open_dataset("local/mine", home=other).fingerprint == ds.fingerprint
 
 
 def test_a_dataset_that_is_replaced_while_it_is_pushed(
@@ -464,7 +464,7 @@ def test_a_store_that_fails_now_and_then(kind: str, bucket: ObjectStore, other: 
     push(ds.id, "s3://lab/large")
     bucket.faults = [Fault(kind, "GET", path, times=2, wait=1.0) for path in (r"rlds\.json", "/blocks/", "/objects/")]
     assert bring("s3://lab/large", other).fingerprint == ds.fingerprint
-    assert verify(ds.id, cache_dir=other).ok
+    assert verify(ds.id, home=other).ok
 
 
 @pytest.mark.thorough
@@ -472,7 +472,7 @@ def test_a_transfer_says_what_it_waits_for(bucket: ObjectStore, other: Path) -> 
     ds, said = large(2000), list[Event]()
     push(ds.id, "s3://lab/large")
     bucket.faults = [Fault("503", "GET", "/objects/", wait=2.0)]
-    rlds_cli.download(f"{bucket.url}/lab/large/", cache_dir=other, progress=said.append)
+    rlds_cli.download(f"{bucket.url}/lab/large/", home=other, progress=said.append)
     notes = [(e.id, e.note) for e in said if "trying again" in e.note]
     assert notes == [(f"{bucket.url}/lab/large/", "HTTP 503 Service Unavailable: trying again in 2 s")]
 
@@ -503,7 +503,7 @@ def test_a_store_that_stays_away(kind: str, bucket: ObjectStore, other: Path) ->
     with pytest.raises(DownloadFailed, match="could not be read"):
         bring("s3://lab/large", other)
     with pytest.raises(DatasetNotFound):
-        rlds_cli.open_dataset(ds.id, cache_dir=other)
+        rlds_cli.open_dataset(ds.id, home=other)
 
 
 def test_an_object_with_another_byte_never_opens(store: Path, other: Path) -> None:
@@ -518,7 +518,7 @@ def test_an_object_with_another_byte_never_opens(store: Path, other: Path) -> No
         bring(store, other)
     assert "rlds push ID" in str(e.value.hint)
     with pytest.raises(DatasetNotFound):
-        rlds_cli.open_dataset(ds.id, cache_dir=other)
+        rlds_cli.open_dataset(ds.id, home=other)
     assert push(ds.id, store).sent == 0
     assert push(ds.id, store, verify=True).sent == len(data)  # as the hint says
     assert bring(store, other).fingerprint == ds.fingerprint
@@ -875,7 +875,7 @@ def test_a_download_that_is_killed_goes_on(other: Path, tmp_path: Path, monkeypa
         last = len(asked()) - before
         bring(address, tmp_path / "third")
         whole = len(asked()) - before - last
-    assert came.fingerprint == ds.fingerprint and verify(ds.id, cache_dir=other).ok
+    assert came.fingerprint == ds.fingerprint and verify(ds.id, home=other).ok
     assert last <= whole - 3  # each of the two stored some
     assert not any((other / "partial").iterdir())
 
@@ -895,12 +895,10 @@ def test_an_id_of_the_registry_is_not_taken_from_an_address(store: Path, other: 
 
 def test_another_dataset_is_not_replaced(store: Path, other: Path) -> None:
     push(large(300).id, store)
-    mine = rlds_cli.create(
-        "local/large", [{"observation": np.zeros((3, 2)), "action": np.zeros((2, 1))}], cache_dir=other
-    )
+    mine = rlds_cli.create("local/large", [{"observation": np.zeros((3, 2)), "action": np.zeros((2, 1))}], home=other)
     with pytest.raises(NameTaken, match="other content"):
         bring(store, other)
-    assert rlds_cli.open_dataset("local/large", cache_dir=other).fingerprint == mine.fingerprint
+    assert rlds_cli.open_dataset("local/large", home=other).fingerprint == mine.fingerprint
     assert bring(store, other, force=True).num_steps == 300
 
 
@@ -923,12 +921,12 @@ def test_open_dataset_by_address(store: Path, other: Path, monkeypatch: pytest.M
     ds = large(300)
     push(ds.id, store)
     assert rlds_cli.open_dataset(str(store)).path == ds.path
-    assert rlds_cli.open_dataset(str(store), cache_dir=other).store.address
+    assert rlds_cli.open_dataset(str(store), home=other).store.address
     bring(store, other, as_="local/mine")
-    assert rlds_cli.open_dataset(str(store), cache_dir=other).id == "local/mine"
-    assert rlds_cli.open_dataset(f"{store}#{ds.fingerprint}", cache_dir=other).id == "local/mine"
+    assert rlds_cli.open_dataset(str(store), home=other).id == "local/mine"
+    assert rlds_cli.open_dataset(f"{store}#{ds.fingerprint}", home=other).id == "local/mine"
     with pytest.raises(WrongFingerprint):
-        rlds_cli.open_dataset(f"{store}#rlds1:0000-0000-0000", cache_dir=other)
+        rlds_cli.open_dataset(f"{store}#rlds1:0000-0000-0000", home=other)
     monkeypatch.setenv("RLDS_HOME", str(other))
     remove(["local/mine"])
     assert rlds_cli.open_dataset(str(store)).store.address
@@ -970,7 +968,7 @@ def test_an_open_dataset_is_pushed_as_it_is_open(store: Path, other: Path) -> No
     assert rlds_cli.push(second, store).fingerprint == second.fingerprint != first.fingerprint
     assert rlds_cli.open_dataset(str(store)).fingerprint == second.fingerprint
     with pytest.raises(InvalidArgument, match="at an address"):
-        rlds_cli.push(rlds_cli.open_dataset(str(store), cache_dir=other), store.with_name("copy"))
+        rlds_cli.push(rlds_cli.open_dataset(str(store), home=other), store.with_name("copy"))
 
 
 @pytest.mark.thorough
@@ -986,13 +984,13 @@ def test_a_lock_names_the_address(store: Path, other: Path, tmp_path: Path) -> N
     assert [d["address"] for d in json.loads(file.read_text())["datasets"]] == [
         str(store / name) for name in ("local-large", "local-large@scaled", "local-grow")
     ]
-    done = pinning.sync(file, cache_dir=other)
+    done = pinning.sync(file, home=other)
     assert [(d.id, d.how) for d in done] == [(i, "downloaded") for i in (ds.id, made.id, "local/grow")]
     assert [d.fingerprint for d in done] == [rlds_cli.open_dataset(d.id).fingerprint for d in done]
-    assert [d.how for d in pinning.sync(file, cache_dir=other)] == ["here"] * 3
+    assert [d.how for d in pinning.sync(file, home=other)] == ["here"] * 3
     push(large(300, seed=5).id, store / "local-large")
     (store / "local-large/rlds.json").unlink()  # the lock pins the index itself
-    assert [d.how for d in pinning.sync(file, cache_dir=tmp_path / "third")] == ["downloaded"] * 3
+    assert [d.how for d in pinning.sync(file, home=tmp_path / "third")] == ["downloaded"] * 3
 
 
 @pytest.mark.thorough
@@ -1002,7 +1000,7 @@ def test_a_lock_takes_an_archive_where_the_store_is_gone(store: Path, other: Pat
     push("sample/pendulum-d4rl", store)
     file.write_text(pinning.lock(["sample/pendulum-d4rl"]))
     assert "address" not in json.loads(file.read_text())["datasets"][0]  # the registry says what it is
-    assert pinning.sync(file, cache_dir=other)[0].how == "downloaded"
+    assert pinning.sync(file, home=other)[0].how == "downloaded"
 
 
 @pytest.mark.parametrize("address", ["s3://u:p@lab/x", "https://u:p@host/x/", "https://host/x/?token=1", "x", "", 3])
@@ -1065,7 +1063,7 @@ def test_the_user_of_a_web_address_is_not_kept(bucket: ObjectStore, other: Path)
     assert all("token=canary-token" in r.path for r in asked)
     written = b"".join(f.read_bytes() for f in other.rglob("*") if f.is_file())
     assert b"canary" not in written
-    assert rlds_cli.open_dataset(f"{bucket.url}/lab/x/", cache_dir=other).num_steps == 300
+    assert rlds_cli.open_dataset(f"{bucket.url}/lab/x/", home=other).num_steps == 300
 
 
 # -- the command
@@ -1130,18 +1128,18 @@ def test_a_lock_sends_requests_to_allowed_hosts_only(store: Path, other: Path, t
         lock = tmp_path / "rlds.lock"
         lock.write_text(json.dumps({"rlds_lock": 1, "datasets": [entry | {"address": f"{server.url}/"}]}))
         host = server.host
-        assert pinning.hosts(lock, cache_dir=other) == (host,)
+        assert pinning.hosts(lock, home=other) == (host,)
         for allowed in ((), ("example.org",), ("127.0.0",)):
             with pytest.raises(RldsError, match=f"would send requests to {host}") as caught:
-                pinning.sync(lock, allow_address=allowed, cache_dir=other)
+                pinning.sync(lock, allow_address=allowed, home=other)
             assert f"--allow-address {host}" in str(caught.value.hint)
         said = run_rlds("sync", lock, "--home", other)
         assert said.returncode == 1 and b"--allow-address" in said.stderr
         assert not server.asked
         done = run_rlds("sync", lock, "--home", other, "--allow-address", host.partition(":")[0])
         assert done.returncode == 0, done.stderr
-        assert pinning.sync(lock, cache_dir=other)[0].how == "here"  # nothing is asked for
-    assert rlds_cli.open_dataset("local/large", cache_dir=other).fingerprint == ds.fingerprint
+        assert pinning.sync(lock, home=other)[0].how == "here"  # nothing is asked for
+    assert rlds_cli.open_dataset("local/large", home=other).fingerprint == ds.fingerprint
 
 
 # -- other datasets at the same address
@@ -1198,7 +1196,7 @@ def test_the_command_that_a_push_prints_works(id: str, store: Path, other: Path)
     done = run_rlds(*shlex.split(command)[1:], "--home", str(other))
     assert done.returncode == 0, done.stderr
     came = next(word for word in (*shlex.split(command)[::-1], "local/large") if word.startswith("local/"))
-    assert rlds_cli.open_dataset(came, cache_dir=other).fingerprint == rlds_cli.open_dataset(id).fingerprint
+    assert rlds_cli.open_dataset(came, home=other).fingerprint == rlds_cli.open_dataset(id).fingerprint
 
 
 # -- objects beside an address

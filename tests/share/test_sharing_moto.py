@@ -64,12 +64,12 @@ def test_parts_lists_and_copies(s3: Any, tmp_path: Path, monkeypatch: pytest.Mon
     assert [o["ETag"].strip('"').rpartition("-")[2] for o in listed] == ["3"]
     assert push(ds.id, "s3://lab/a/large").sent == 0
     assert push(ds.id, "s3://lab/a/beside").sent == 0
-    came = rlds_cli.download("s3://lab/a/beside", as_="local/b", cache_dir=tmp_path / "other")
+    came = rlds_cli.download("s3://lab/a/beside", as_="local/b", home=tmp_path / "other")
     assert came.fingerprint == ds.fingerprint
     second = large(1)
     push(second.id, "s3://lab/a/large")
     assert collecting.collect("s3://lab/a/large").bytes >= 21 << 20
-    came = rlds_cli.download("s3://lab/a/large", as_="local/c", cache_dir=tmp_path / "other")
+    came = rlds_cli.download("s3://lab/a/large", as_="local/c", home=tmp_path / "other")
     assert came.fingerprint == second.fingerprint
 
 
@@ -115,7 +115,7 @@ def test_what_is_not_permitted(s3: Any, tmp_path: Path, monkeypatch: pytest.Monk
             push(large(2, 1000).id, "s3://lab/x")
     finally:
         requests.post(f"{endpoint}/moto-api/reset-auth", data="9999", timeout=5)
-    came = rlds_cli.download("s3://lab/x", as_="local/y", cache_dir=tmp_path / "other")
+    came = rlds_cli.download("s3://lab/x", as_="local/y", home=tmp_path / "other")
     assert came.fingerprint == ds.fingerprint
 
 
@@ -123,7 +123,7 @@ def test_training_from_a_bucket(s3: Any, tmp_path: Path) -> None:
     """Blocks come by ranges of S3; the batches are those of the disk, and another push changes nothing."""
     ds = large()
     push(ds.id, "s3://lab/t/large")
-    there = rlds_cli.open_dataset("s3://lab/t/large", cache_dir=tmp_path / "other")
+    there = rlds_cli.open_dataset("s3://lab/t/large", home=tmp_path / "other")
     assert not (tmp_path / "other" / "datasets").exists()
     here, remote = (Loader(d, 64, sampler=Shuffled(), seed=3, backend="numpy") for d in (ds, there))
     for a, b in islice(zip(here, remote, strict=True), 5):
@@ -133,7 +133,7 @@ def test_training_from_a_bucket(s3: Any, tmp_path: Path) -> None:
     values = ds.column("observation")[:]
     push(large(1).id, "s3://lab/t/large")
     assert np.array_equal(there.column("observation")[:], values)
-    again = rlds_cli.open_dataset("s3://lab/t/large", cache_dir=tmp_path / "other")
+    again = rlds_cli.open_dataset("s3://lab/t/large", home=tmp_path / "other")
     assert again.fingerprint != there.fingerprint
 
 
@@ -147,8 +147,8 @@ def test_objects_that_are_gone(s3: Any, tmp_path: Path) -> None:
     ds = large(rows=40_000)
     push(ds.id, "s3://lab/t/large")
     with pytest.raises(DatasetNotFound, match=r"rlds\.json"):
-        rlds_cli.open_dataset("s3://lab/t/nothing", cache_dir=tmp_path / "other")
-    there = rlds_cli.open_dataset("s3://lab/t/large", cache_dir=tmp_path / "other")
+        rlds_cli.open_dataset("s3://lab/t/nothing", home=tmp_path / "other")
+    there = rlds_cli.open_dataset("s3://lab/t/large", home=tmp_path / "other")
     s3.delete_object(Bucket="lab", Key=_object(s3))
     with pytest.raises(DownloadFailed, match="Block"):
         there.column("observation")[:]

@@ -373,20 +373,20 @@ def test_a_push_takes_edits_along(tmp_path: Path) -> None:
     ds = record(5).select(episodes=[1, 4]).label(quality="bad").label(facts={"fps": 5.0})
     ds = ds.select(episodes=[4]).drop()
     assert "with 1 dropped episode, which rlds compact removes" in run("push", ID, str(tmp_path / "there"))
-    far = rlds_cli.open_dataset(tmp_path / "there", cache_dir=tmp_path / "far")
+    far = rlds_cli.open_dataset(tmp_path / "there", home=tmp_path / "far")
     assert numbers(far) == [0, 1, 2, 3] and far.fingerprint == ds.fingerprint
     assert far.episodes["quality"].tolist() == [None, "bad", None, None] and far.manifest.env["fps"] == 5
     for change in (lambda: far.label(quality="good"), lambda: far.select(episodes=[0]).drop(), far.restore):
         with pytest.raises(InvalidArgument, match="at an address, where it is not changed"):
             change()
-    copy = rlds_cli.download(tmp_path / "there", cache_dir=tmp_path / "home2")
+    copy = rlds_cli.download(tmp_path / "there", home=tmp_path / "home2")
     assert copy.fingerprint == ds.fingerprint and not verify(copy.path).problems
     earlier = rlds_cli.open_dataset(f"{copy.path}#v6")
     assert numbers(earlier) == [0, 1, 2, 3, 4]
     assert earlier.restore().fingerprint == rlds_cli.open_dataset(f"{ID}#v6").fingerprint
     ds.select(episodes=[0]).label(quality="fine")
     rlds_cli.push(ID, tmp_path / "there", pages=False)
-    assert rlds_cli.open_dataset(tmp_path / "there", cache_dir=tmp_path / "far").episodes["quality"][0] == "fine"
+    assert rlds_cli.open_dataset(tmp_path / "there", home=tmp_path / "far").episodes["quality"][0] == "fine"
 
 
 def test_a_merge_and_numpy_alone_read_what_it_holds() -> None:

@@ -335,13 +335,13 @@ def test_a_push_and_a_download_keep_the_images(tmp_path: Path, small: None) -> N
         w.add_episodes(episode(k) for k in range(60))
     ds, place = w.dataset(), str(tmp_path / "store" / "run")
     rlds_cli.push("local/run", place, pages=False)
-    far = rlds_cli.open_dataset(place, cache_dir=tmp_path / "third")
+    far = rlds_cli.open_dataset(place, home=tmp_path / "third")
     assert [stored(far, k) for k in range(20)] == [[jpeg(k, t) for t in range(5)] for k in range(40, 60)]
     assert all(np.array_equal(far.episode(k)["observation"], ds.episode(k)["observation"]) for k in range(20))
     args: Any = {"batch_size": 16, "fields": ["observation"], "backend": "numpy", "dtype": None, "seed": 1}
     one, other = (next(iter(Loader(d, **args)))["observation"] for d in (far, ds))
     assert np.array_equal(one, other)
-    copy = rlds_cli.download(place, cache_dir=tmp_path / "other")
+    copy = rlds_cli.download(place, home=tmp_path / "other")
     check(copy, list(range(40, 60)))
     assert copy.fingerprint == ds.fingerprint
 

@@ -54,12 +54,12 @@ def odd(k: int) -> dict:
 def pair(request, tmp_path_factory):
     """Return a dataset that grew, and an ordinary one of the episodes that it keeps."""
     home = tmp_path_factory.mktemp("home")
-    with rlds_cli.writer("local/grown", keep=KEEPS[request.param], cache_dir=home) as w:
+    with rlds_cli.writer("local/grown", keep=KEEPS[request.param], home=home) as w:
         for k in range(0, 40, 4):
             w.add_episodes(odd(i) for i in range(k, k + 4))
             w.commit()
-    grown = rlds_cli.open_dataset("local/grown", cache_dir=home)
-    plain = rlds_cli.create("local/plain", (grown.episode(k) for k in range(grown.num_episodes)), cache_dir=home)
+    grown = rlds_cli.open_dataset("local/grown", home=home)
+    plain = rlds_cli.create("local/plain", (grown.episode(k) for k in range(grown.num_episodes)), home=home)
     return grown, plain
 
 
@@ -115,7 +115,7 @@ def test_differences_between_both_kinds_and_of_episodes(pair):
     assert same.same and same.close and {f.change for f in same.fields} == {"same"}
     home = grown.path.parents[2]
     other = rlds_cli.create(
-        "local/other", (grown.episode(k) for k in range(1, grown.num_episodes)), force=True, cache_dir=home
+        "local/other", (grown.episode(k) for k in range(1, grown.num_episodes)), force=True, home=home
     )
     found = compare(grown, other)
     assert not found.same and (found.episodes.num_removed, found.episodes.num_added) == (1, 0)
@@ -164,35 +164,35 @@ def test_a_lock_pins_a_version_and_sync_finds_it_while_it_is_there(tmp_path):
     home, file = tmp_path / "home", tmp_path / "rlds.lock"
     recorded(home, None, 20)
     with pytest.raises(RldsError, match="it grows"):
-        pinning.lock(["local/run"], cache_dir=home)
-    text = pinning.lock(["local/run"], allow_unreproducible=True, cache_dir=home)
+        pinning.lock(["local/run"], home=home)
+    text = pinning.lock(["local/run"], allow_unreproducible=True, home=home)
     (locked,) = json.loads(text)["datasets"]
     assert locked["version"] == 2 and locked["fingerprint"].startswith("rlds1:")
     file.write_text(text)
     recorded(home, None, 10)  # a third version
-    (found,) = pinning.sync(file, cache_dir=home)
+    (found,) = pinning.sync(file, home=home)
     assert (found.how, found.id) == ("here", "local/run")
     with pytest.raises(DatasetNotFound, match="cannot be made again: it grows"):
-        pinning.sync(file, cache_dir=tmp_path / "elsewhere")
+        pinning.sync(file, home=tmp_path / "elsewhere")
     recorded(tmp_path / "other", None, 10)
     with pytest.raises(WrongFingerprint, match="pins version 2 of local/run"):
-        pinning.sync(file, cache_dir=tmp_path / "other")
-    rlds_cli.create("local/run", [episode(0)], cache_dir=tmp_path / "third")
+        pinning.sync(file, home=tmp_path / "other")
+    rlds_cli.create("local/run", [episode(0)], home=tmp_path / "third")
     with pytest.raises(WrongFingerprint, match="pins version 2 of local/run"):
-        pinning.sync(file, cache_dir=tmp_path / "third")
+        pinning.sync(file, home=tmp_path / "third")
 
 
 def test_what_cannot_be_done_with_a_growing_dataset_says_so(tmp_path):
     recorded(tmp_path, None, 10)
     with pytest.raises(RldsError, match="local/run grows: its rows are memory-mapped"):
-        reencoding.reencode("local/run", to="zarr", cache_dir=tmp_path)
-    assert not reencoding.reencode("local/run", to="memmap", cache_dir=tmp_path).changed
-    (removal,) = removing.plan_removal(["local/run"], cache_dir=tmp_path)
+        reencoding.reencode("local/run", to="zarr", home=tmp_path)
+    assert not reencoding.reencode("local/run", to="memmap", home=tmp_path).changed
+    (removal,) = removing.plan_removal(["local/run"], home=tmp_path)
     assert removal.lost == "it grows, and its episodes are stored nowhere else" and removal.bytes > 0
     with pytest.raises(RldsError):
-        rlds_cli.create("local/run", [episode(0)], cache_dir=tmp_path)
+        rlds_cli.create("local/run", [episode(0)], home=tmp_path)
     with pytest.raises(RldsError):
-        rlds_cli.make.importing.import_files(__file__, "local/run", cache_dir=tmp_path)
+        rlds_cli.make.importing.import_files(__file__, "local/run", home=tmp_path)
 
 
 def test_a_damaged_episode_is_not_repaired_but_named(tmp_path, monkeypatch):
@@ -224,7 +224,7 @@ def test_datasets_and_episodes_go_to_other_processes_by_pickle(tmp_path, keep):
     assert np.array_equal(rows.between("observation", 0, len(rows))[:, 0], want)
     batch = pickle.loads(pickle.dumps(ds.episode(4)))
     assert batch.origin is not None
-    made = rlds_cli.create("local/one", [batch], cache_dir=tmp_path)
+    made = rlds_cli.create("local/one", [batch], home=tmp_path)
     assert made.episodes["number"].tolist() == [ds.episodes["number"][4]]
 
 
@@ -254,16 +254,16 @@ def test_arrays_transitions_and_statistics_are_those_of_the_ordinary_dataset(pai
 
 
 def test_a_dataset_that_is_being_written_is_neither_removed_nor_replaced(tmp_path):
-    with rlds_cli.writer("local/run", cache_dir=tmp_path) as w:
+    with rlds_cli.writer("local/run", home=tmp_path) as w:
         w.add_episodes([episode(0)])
         w.commit()
         with pytest.raises(NameTaken, match="being written"):
-            removing.remove(["local/run"], cache_dir=tmp_path)
+            removing.remove(["local/run"], home=tmp_path)
         with pytest.raises(NameTaken, match="being written"):
-            rlds_cli.create("local/run", [episode(1)], force=True, cache_dir=tmp_path)
+            rlds_cli.create("local/run", [episode(1)], force=True, home=tmp_path)
         with pytest.raises(NameTaken, match="being written"):
-            rlds_cli.merge(["local/run"], "local/run", force=True, cache_dir=tmp_path)
+            rlds_cli.merge(["local/run"], "local/run", force=True, home=tmp_path)
         w.add_episodes([episode(1)])
-    assert rlds_cli.open_dataset("local/run", cache_dir=tmp_path).num_episodes == 2
-    removing.remove(["local/run"], cache_dir=tmp_path)
+    assert rlds_cli.open_dataset("local/run", home=tmp_path).num_episodes == 2
+    removing.remove(["local/run"], home=tmp_path)
     assert not (tmp_path / "datasets/local/run").exists()

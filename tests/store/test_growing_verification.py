@@ -20,11 +20,11 @@ KEEPS = [None, rlds_cli.Fifo(episodes=7), rlds_cli.Reservoir(episodes=7, seed=1)
 @pytest.mark.parametrize("keep", KEEPS, ids=["all", "fifo", "reservoir"])
 def test_a_sound_dataset_is_verified_before_and_after_compacting(tmp_path, keep):
     ds = recorded(tmp_path, keep, 30)
-    found = verify("local/run", expect=ds.fingerprint, cache_dir=tmp_path)
+    found = verify("local/run", expect=ds.fingerprint, home=tmp_path)
     assert found.ok and found.problems == () and found.fingerprint == ds.fingerprint and found.arrays == 5
     assert found.bytes == ds.num_episodes * (STEPS + 1) * (16 * 8 + 4 + 8 + 2)
-    compacting.compact("local/run", cache_dir=tmp_path)
-    assert verify("local/run", cache_dir=tmp_path).ok
+    compacting.compact("local/run", home=tmp_path)
+    assert verify("local/run", home=tmp_path).ok
 
 
 def damaged(file, at: int, data: bytes = b"\xff") -> None:
@@ -41,7 +41,7 @@ def run(tmp_path):
 
 
 def problems(home) -> list[tuple[str, str]]:
-    found = verify("local/run", cache_dir=home)
+    found = verify("local/run", home=home)
     assert not found.ok and found.problems
     return [(p.where, p.what) for p in found.problems]
 
@@ -52,7 +52,7 @@ def test_a_changed_row_is_named_by_its_episode(run):
     ds = rlds_cli.open_dataset(path)
     first = int(ds.episodes["start"][4]) + ds.store.table.commit.first_row
     damaged(path / "action/c/0/0", (first + 3) * 4)
-    (problem,) = verify("local/run", cache_dir=home).problems
+    (problem,) = verify("local/run", home=home).problems
     assert (problem.where, problem.episodes) == ("action", (4, 5))
     assert str(problem) == "action: episode 4 is not as it was written"
 
@@ -64,7 +64,7 @@ def test_rows_of_episodes_that_left_do_not_matter(run):
     kept = {r for a in ds.episodes["start"].tolist() for r in range(a, a + STEPS + 1)}
     gone = next(r for r in range(g.rows - g.first_row) if r not in kept)
     damaged(path / "action/c/0/0", (g.first_row + gone) * 4)
-    assert verify("local/run", cache_dir=home).ok
+    assert verify("local/run", home=home).ok
 
 
 def test_a_damaged_record_of_any_version_is_named(run):
@@ -73,7 +73,7 @@ def test_a_damaged_record_of_any_version_is_named(run):
     assert problems(home) == [(commits.FILE, "the record of version 1 is damaged")]
     damaged(path / commits.FILE, commits.BYTES * g.number + 20)
     with pytest.raises(RldsError, match=r"damaged|no whole record"):
-        rlds_cli.open_dataset(f"local/run#v{g.number}", cache_dir=home)
+        rlds_cli.open_dataset(f"local/run#v{g.number}", home=home)
 
 
 def test_a_segment_or_a_log_that_is_short_or_missing_is_named(run):
@@ -86,7 +86,7 @@ def test_a_segment_or_a_log_that_is_short_or_missing_is_named(run):
     segment.unlink()
     assert problems(home)[0][0] == "next/reward"
     segment.write_bytes(bytes(size))
-    found = verify("local/run", cache_dir=home).problems
+    found = verify("local/run", home=home).problems
     assert [(p.where, p.episodes) for p in found] == [("next/reward", (k, k + 1)) for k in range(7)]
     (path / logs.ABOUT).write_bytes(b"")
     assert problems(home)[0][0] == logs.ABOUT
@@ -108,7 +108,7 @@ def test_a_digest_that_is_not_that_of_the_rows_names_field_and_episode(run, monk
     fields = sorted(rlds_cli.open_dataset(path).schema)
     number = int(rlds_cli.open_dataset(path).store.table.names_of(np.array([2]))[0]) - 1  # in the logs
     damaged(path / logs.DIGESTS, (number * len(fields) + fields.index("observation")) * logs.DIGEST)
-    (problem,) = verify("local/run", cache_dir=home).problems
+    (problem,) = verify("local/run", home=home).problems
     assert (problem.where, problem.episodes) == ("observation", (2, 3))
 
 
@@ -117,13 +117,13 @@ def test_a_commit_that_was_not_finished_is_no_damage(run):
     path, g, home = run
     damaged(path / logs.EPISODES, g.episodes * logs.episode(0).itemsize, b"half an episode")
     damaged(path / commits.FILE, (g.number + 1) * commits.BYTES, b"half a record")
-    assert verify("local/run", cache_dir=home).ok
-    with rlds_cli.writer("local/run", cache_dir=home) as w:
+    assert verify("local/run", home=home).ok
+    with rlds_cli.writer("local/run", home=home) as w:
         w.add_episodes([episode(99)])
-    assert verify("local/run", cache_dir=home).ok
+    assert verify("local/run", home=home).ok
 
 
 def test_another_fingerprint_than_expected_is_a_problem(run):
     _, _, home = run
-    (problem,) = verify("local/run", expect=f"rlds1:{'0' * 64}", cache_dir=home).problems
+    (problem,) = verify("local/run", expect=f"rlds1:{'0' * 64}", home=home).problems
     assert problem.where == "fingerprint" and f"rlds1:{'0' * 64} expected" in problem.what

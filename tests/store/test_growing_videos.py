@@ -116,10 +116,10 @@ def test_later_appends_add_their_files(tmp_path: Path) -> None:
         write_v3(
             tmp_path / f"day{k}", Content(lengths=lengths, video=("top", "wrist"), image=("side",), per_video=k + 1)
         )
-        rlds_cli.append("local/run", tmp_path / f"day{k}", cache_dir=tmp_path)
-    ds = rlds_cli.open_dataset("local/run", cache_dir=tmp_path)
-    days = [import_files(tmp_path / f"day{k}", f"local/day{k}", cache_dir=tmp_path) for k in range(2)]
-    merged = rlds_cli.merge(days, "local/both", cache_dir=tmp_path)
+        rlds_cli.append("local/run", tmp_path / f"day{k}", home=tmp_path)
+    ds = rlds_cli.open_dataset("local/run", home=tmp_path)
+    days = [import_files(tmp_path / f"day{k}", f"local/day{k}", home=tmp_path) for k in range(2)]
+    merged = rlds_cli.merge(days, "local/both", home=tmp_path)
     for name in (TOP, "observation/images/wrist", "observation/images/side"):
         for k in range(6):
             np.testing.assert_array_equal(ds.episode(k)[name], days[k // 3].episode(k % 3)[name])
@@ -356,12 +356,12 @@ def test_a_push_and_a_download_keep_the_videos(tmp_path: Path, film: Dataset, sm
         w.add_episodes(film.episode(k) for k in range(8))
     ds, place = w.dataset(), str(tmp_path / "store" / "run")
     rlds_cli.push("local/run", place, pages=False)
-    far = rlds_cli.open_dataset(place, cache_dir=tmp_path / "third")
+    far = rlds_cli.open_dataset(place, home=tmp_path / "third")
     for i, k in enumerate([4, 5, 6, 7]):
         np.testing.assert_array_equal(far.episode(i)[TOP], film.episode(k)[TOP])
     shutil.copytree(ds.path, tmp_path / "plain")
     for k, source in enumerate((place, str(tmp_path / "plain"))):
-        copy = rlds_cli.download(source, cache_dir=tmp_path / f"other{k}")
+        copy = rlds_cli.download(source, home=tmp_path / f"other{k}")
         assert copy.fingerprint == ds.fingerprint and stored(copy) == stored(ds)
         check(copy, film, [4, 5, 6, 7])
 
@@ -498,9 +498,9 @@ def test_a_table_that_is_none_is_refused(
         w.add_episodes([film.episode(0)])
     monkeypatch.setattr(videos.Videos, "table", lambda self, number: table)
     rlds_cli.push("local/seen", str(tmp_path / "pushed"), pages=False)
-    far = rlds_cli.open_dataset(str(tmp_path / "pushed"), cache_dir=tmp_path / "other")
+    far = rlds_cli.open_dataset(str(tmp_path / "pushed"), home=tmp_path / "other")
     with pytest.raises(DamagedDataset, match="video 0 cannot be read"):
         far.episode(0)
     pinned = f"{tmp_path / 'pushed'}#{rlds_cli.open_dataset('local/seen').fingerprint}"
-    proved = rlds_cli.open_dataset(pinned, cache_dir=tmp_path / "third")  # tables of what is proved are not read
+    proved = rlds_cli.open_dataset(pinned, home=tmp_path / "third")  # tables of what is proved are not read
     assert proved.store.address and np.array_equal(proved.episode(0)[TOP], film.episode(0)[TOP])

@@ -159,7 +159,7 @@ def test_a_selection_is_pushed_and_fetched_without_the_room_for_rows_to_come(tmp
     given = episodes([3, 4, 2])
     some = record("local/rec", given).select(episodes=[0, 2]).save("some")
     rlds_cli.push("local/rec@some", tmp_path / "there", pages=False)
-    far = rlds_cli.open_dataset(tmp_path / "there", cache_dir=tmp_path / "far")
+    far = rlds_cli.open_dataset(tmp_path / "there", home=tmp_path / "far")
     check(far, [given[0], given[2]])
     assert sum(f.stat().st_size for f in (tmp_path / "there").rglob("*") if f.is_file()) < 1 << 20
     fetched = rlds_cli.download(tmp_path / "there", as_="local/fetched")
@@ -237,8 +237,8 @@ def test_a_selection_of_a_pushed_dataset_is_made_again_from_a_lock(tmp_path: Pat
     trimmed = w.dataset().trim({0: (1, 3), 2: []}, "trimmed")
     labelled = trimmed.select(episodes=[0]).label(quality="good")
     (tmp_path / "rlds.lock").write_text(pinning.lock(["local/rec@trimmed"]))
-    pinning.sync(tmp_path / "rlds.lock", cache_dir=tmp_path / "other")
-    again = rlds_cli.open_dataset("local/rec@trimmed", cache_dir=tmp_path / "other")
+    pinning.sync(tmp_path / "rlds.lock", home=tmp_path / "other")
+    again = rlds_cli.open_dataset("local/rec@trimmed", home=tmp_path / "other")
     assert again.fingerprint == labelled.fingerprint
     check(again, [given[1].part(1, 3).labelled(quality="good"), given[2]])
 

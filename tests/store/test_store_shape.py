@@ -40,7 +40,7 @@ def growing(tmp_path: Path) -> Dataset:
 def at_an_address(make: Callable[[Path], Dataset]) -> Callable[[Path], Dataset]:
     def made(tmp_path: Path) -> Dataset:
         rlds_cli.push(make(tmp_path).id, str(tmp_path / "pushed"), pages=False)
-        return rlds_cli.open_dataset(str(tmp_path / "pushed"), cache_dir=tmp_path / "other")
+        return rlds_cli.open_dataset(str(tmp_path / "pushed"), home=tmp_path / "other")
 
     return made
 
@@ -99,7 +99,7 @@ from rlds_cli.loader import Loader
 gc.disable()
 
 def opened():
-    ds = rlds_cli.open_dataset(ref, cache_dir=home)
+    ds = rlds_cli.open_dataset(ref, home=home)
     ds.manifest, ds.episode(1), ds.stats
     np.asarray(ds.column("observation")[:3])
     next(iter(Loader(ds, 4, backend="numpy")))
@@ -115,7 +115,7 @@ def mappings():
     return found
 
 def held():
-    ds = rlds_cli.open_dataset(ref, cache_dir=home)
+    ds = rlds_cli.open_dataset(ref, home=home)
     np.asarray(ds.column("observation")[:3])
     return ds, mappings()
 

@@ -48,7 +48,7 @@ def imported(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home with the dataset."""
     home = tmp_path_factory.mktemp("imported")
     with child.here():
-        import_files(archive, "local/film", cache_dir=home)
+        import_files(archive, "local/film", home=home)
     return home
 
 

@@ -151,8 +151,8 @@ def test_a_chain_over_three_homes_is_one_reference(
 ) -> None:
     few = part(source)
     monkeypatch.setattr(os, "link", _no_link)
-    one = few.select(episodes=[1]).save("one", cache_dir=tmp_path / "third")
-    merged = rlds_cli.merge([few], "local/all", cache_dir=tmp_path / "third")
+    one = few.select(episodes=[1]).save("one", home=tmp_path / "third")
+    merged = rlds_cli.merge([few], "local/all", home=tmp_path / "third")
     shutil.rmtree(few.path)
     check(one, [five[0]])
     check(merged, [e.labelled(dataset=few.id) for e in (five[2], five[0])])
@@ -261,7 +261,7 @@ def test_rm_and_compact_know_the_datasets_that_refer_to_one(
     few = part(source)
     there.make(lambda: rlds_cli.open_dataset("local/five").label(quality="good"), monkeypatch)
     monkeypatch.delenv("RLDS_PATH")
-    planned = removing.plan_removal(["local/five"], cache_dir=there.root)
+    planned = removing.plan_removal(["local/five"], home=there.root)
     assert planned[0].referring == (few.path,)
     assert f"rows of {few.path} are stored there" in run("rm", "local/five", "--dry-run", "--home", str(there.root))
     monkeypatch.setenv("RLDS_PATH", os.pathsep.join([str(home), str(there.root)]))
@@ -300,7 +300,7 @@ def test_pushed_datasets_are_whole(there: Elsewhere, source: Dataset, five: list
     few, wanted, address = part(source), [five[2], five[0]], tmp_path / "address"
     rlds_cli.push(few.id, address, pages=False)
     shutil.rmtree(there.root / "datasets")
-    far = rlds_cli.open_dataset(address, cache_dir=tmp_path / "far")
+    far = rlds_cli.open_dataset(address, home=tmp_path / "far")
     check(far, wanted)
     check_batches(far, wanted, 0)
     came = rlds_cli.download(str(address), as_="local/came")

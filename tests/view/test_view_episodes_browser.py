@@ -464,8 +464,8 @@ def test_a_selection_is_shown(browser: chromium.Browser, viewer: Viewer) -> None
 
 
 def test_it_follows_a_dataset_that_grows_and_says_when_it_is_gone(browser: chromium.Browser, tmp_path: Path) -> None:
-    with viewing(cache_dir=tmp_path) as viewer:
-        with rlds_cli.writer("local/growing", cache_dir=tmp_path) as writer:
+    with viewing(home=tmp_path) as viewer:
+        with rlds_cli.writer("local/growing", home=tmp_path) as writer:
             writer.add_episodes(map(episode, range(3)))
             writer.commit()
             page = at(browser, viewer, "local/growing")

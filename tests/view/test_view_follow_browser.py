@@ -38,7 +38,7 @@ def browser() -> Iterator[chromium.Browser]:
 
 @pytest.fixture
 def viewer(tmp_path: Path) -> Iterator[Viewer]:
-    with viewing(cache_dir=tmp_path) as found:
+    with viewing(home=tmp_path) as found:
         yield found
 
 
@@ -48,7 +48,7 @@ def episode(steps: int, first: float = 0) -> dict[str, Any]:
 
 
 def create(home: Path, name: str, *lengths: int) -> None:
-    rlds_cli.create(name, map(episode, lengths), cache_dir=home, progress=False)
+    rlds_cli.create(name, map(episode, lengths), home=home, progress=False)
 
 
 def remove(home: Path, name: str) -> None:
@@ -56,7 +56,7 @@ def remove(home: Path, name: str) -> None:
 
 
 def test_an_episode_says_that_more_were_recorded(browser: chromium.Browser, viewer: Viewer, tmp_path: Path) -> None:
-    with rlds_cli.writer("local/growing", cache_dir=tmp_path) as writer:
+    with rlds_cli.writer("local/growing", home=tmp_path) as writer:
         writer.add_episodes([episode(5)])
         writer.commit()
         page = browser.visit(f"{viewer.address}#/e/local%2Fgrowing/0")
@@ -92,7 +92,7 @@ def test_a_page_waits_for_a_dataset_and_an_episode(browser: chromium.Browser, vi
         page = browser.visit(viewer.address + target)
         page.wait_for(PROBLEM)
         name = f"local/{'later' if '/e/' in target else 'late'}"
-        with rlds_cli.writer(name, cache_dir=tmp_path) as writer:
+        with rlds_cli.writer(name, home=tmp_path) as writer:
             writer.add_episodes([episode(5)])
             writer.commit()
             if "/e/" in target:
@@ -112,7 +112,7 @@ def test_the_home_is_followed(browser: chromium.Browser, viewer: Viewer, tmp_pat
     create(tmp_path, "local/alpha", 5)
     page.wait_for(f"({LISTED}).join() === 'local/alpha,local/one'")
     assert page.run("globalThis.first.isConnected")  # a press on it meanwhile is not lost
-    rlds_cli.open_dataset("local/one", cache_dir=tmp_path).label(grade=3)
+    rlds_cli.open_dataset("local/one", home=tmp_path).label(grade=3)
     page.wait_for("[...document.querySelectorAll('.hm-entry')].at(-1).textContent.includes('v2')")
     remove(tmp_path, "local/alpha")
     page.wait_for(f"({LISTED}).join() === 'local/one'")
@@ -120,10 +120,10 @@ def test_the_home_is_followed(browser: chromium.Browser, viewer: Viewer, tmp_pat
 
 
 def test_batches_say_that_the_dataset_has_changed(browser: chromium.Browser, tmp_path: Path) -> None:
-    with rlds_cli.writer("local/growing", cache_dir=tmp_path) as writer:
+    with rlds_cli.writer("local/growing", home=tmp_path) as writer:
         writer.add_episodes([episode(5)])
         writer.commit()
-        ds = rlds_cli.open_dataset("local/growing", cache_dir=tmp_path)
+        ds = rlds_cli.open_dataset("local/growing", home=tmp_path)
         with Server(loader=Loader(ds, 2, sampler=Sequential())) as server:
             page = browser.visit(f"{server.address}#/b/0")
             page.wait_for(f"{TITLE} === 'Batch 0'")

@@ -233,7 +233,7 @@ def test_an_address_is_asked_for_what_is_shown(tmp_path: Path) -> None:
 
     path = film(tmp_path / "cam.mp4", range(ROWS + 1), g="20")
     push(made(Video(path)).id, tmp_path / "store")
-    ds = rlds_cli.open_dataset(tmp_path / "store", cache_dir=tmp_path / "other")
+    ds = rlds_cli.open_dataset(tmp_path / "store", home=tmp_path / "other")
     assert ds.store.address
     with viewing(ds) as viewer:
         camera = viewer.record("episode", d="~0", episode=0)["cameras"][0]

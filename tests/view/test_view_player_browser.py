@@ -63,7 +63,7 @@ def viewer(folder: Path, viewed: rlds_cli.Dataset) -> Iterator[Viewer]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RLDS_HOME", str(folder / "home"))
         trimmed = viewed.trim({0: (37, 90)}, "short")
-        with viewing(viewed, trimmed, other_rate(folder), hostile(), cache_dir=folder / "home") as found:
+        with viewing(viewed, trimmed, other_rate(folder), hostile(), home=folder / "home") as found:
             yield found
 
 

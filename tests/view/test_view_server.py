@@ -296,7 +296,7 @@ def test_a_path_that_does_not_exist_is_said(tmp_path: Path) -> None:
 
 
 def test_several_are_listed_on_the_first_page_by_names_of_their_own(tmp_path: Path) -> None:
-    rlds_cli.create("local/mine", [{"observation": np.zeros((3, 1)), "action": np.zeros((2, 1))}], cache_dir=tmp_path)
+    rlds_cli.create("local/mine", [{"observation": np.zeros((3, 1)), "action": np.zeros((2, 1))}], home=tmp_path)
     files = []
     for day in ("monday", "tuesday"):
         (tmp_path / day).mkdir()

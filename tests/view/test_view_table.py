@@ -29,16 +29,16 @@ def episode(k: int) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("home")
-    rlds_cli.create("local/day1", map(episode, range(30)), cache_dir=place, license="MIT", description="in the lab")
-    rlds_cli.open_dataset("local/day1", cache_dir=place).select(episodes=[3]).label(quality="bad")
-    rlds_cli.open_dataset("local/day1", cache_dir=place).tag("icra")
-    rlds_cli.open_dataset("local/day1", cache_dir=place).select(where="task == 'pick'").save("pick", cache_dir=place)
+    rlds_cli.create("local/day1", map(episode, range(30)), home=place, license="MIT", description="in the lab")
+    rlds_cli.open_dataset("local/day1", home=place).select(episodes=[3]).label(quality="bad")
+    rlds_cli.open_dataset("local/day1", home=place).tag("icra")
+    rlds_cli.open_dataset("local/day1", home=place).select(where="task == 'pick'").save("pick", home=place)
     return place
 
 
 @pytest.fixture(scope="module")
 def viewer(home: Path) -> Iterator[Viewer]:
-    with viewing(cache_dir=home) as found:
+    with viewing(home=home) as found:
         yield found
 
 
@@ -47,7 +47,7 @@ def test_the_home_has_its_datasets(viewer: Viewer, home: Path) -> None:
     details = viewer.record("home", details=1)["datasets"]
 
     assert list(found) == ["local/day1", "local/day1@pick"]
-    ds = rlds_cli.open_dataset("local/day1", cache_dir=home)
+    ds = rlds_cli.open_dataset("local/day1", home=home)
     day1 = found["local/day1"]
     assert (day1["version"], day1["episodes"], day1["steps"]) == (2, 30, ds.num_steps)
     assert (day1["licence"], day1["description"], day1["tags"], day1["grows"]) == ("MIT", "in the lab", ["icra"], False)
@@ -57,20 +57,20 @@ def test_the_home_has_its_datasets(viewer: Viewer, home: Path) -> None:
 
 
 def test_the_home_is_sent_again_when_it_has_changed(tmp_path: Path) -> None:
-    rlds_cli.create("local/one", map(episode, range(2)), cache_dir=tmp_path)
-    with viewing(cache_dir=tmp_path) as viewer:
+    rlds_cli.create("local/one", map(episode, range(2)), home=tmp_path)
+    with viewing(home=tmp_path) as viewer:
         first = viewer.ask("api/home")
         known = {"If-None-Match": first.headers["etag"]}
         assert viewer.ask("api/home", headers=known).status == 304
-        rlds_cli.open_dataset("local/one", cache_dir=tmp_path).label(grade=1)
+        rlds_cli.open_dataset("local/one", home=tmp_path).label(grade=1)
         other = viewer.ask("api/home")  # who has no list gets the newest one
         assert other.record["datasets"][0]["version"] == 2 and other.headers["etag"] != first.headers["etag"]
         assert viewer.ask("api/home", headers=known).record == other.record
 
 
 def test_a_dataset_that_is_damaged_is_in_the_home(tmp_path: Path) -> None:
-    ds = rlds_cli.create("local/one", map(episode, range(2)), cache_dir=tmp_path)
-    with viewing(cache_dir=tmp_path) as viewer:
+    ds = rlds_cli.create("local/one", map(episode, range(2)), home=tmp_path)
+    with viewing(home=tmp_path) as viewer:
         assert viewer.record("home")["datasets"][0]["episodes"] == 2
         file = ds.path / "zarr.json"
         ds.path.chmod(0o755)
@@ -95,7 +95,7 @@ def test_a_dataset_says_what_it_is(viewer: Viewer) -> None:
 
 
 def test_a_page_of_the_table(viewer: Viewer, home: Path) -> None:
-    ds = rlds_cli.open_dataset("local/day1", cache_dir=home)
+    ds = rlds_cli.open_dataset("local/day1", home=home)
     where = "score > quantile(score, 0.5) and task == 'pick'"
 
     found = viewer.record("episodes", d="local/day1", where=where, sort="score", descending=1, first=1, count=3)
@@ -105,7 +105,7 @@ def test_a_page_of_the_table(viewer: Viewer, home: Path) -> None:
     assert [row["number"] for row in found["episodes"]] == expected[1:4]
     assert (found["of"], found["matching"], found["cameras"]) == (30, len(expected), ["observation/top"])
     assert found["shell"].endswith(f"--sort score --descending --home {home}")
-    assert found["python"] == f"rlds_cli.open_dataset('local/day1', cache_dir='{home}').select(where={where!r})"
+    assert found["python"] == f"rlds_cli.open_dataset('local/day1', home='{home}').select(where={where!r})"
     assert viewer.record("episodes", d="local/day1", count=1)["episodes"][0]["values"]["score"] is None  # NaN
     assert "quality" not in viewer.record("episodes", d="local/day1", v=1, count=1)["episodes"][0]["values"]
 
@@ -113,8 +113,8 @@ def test_a_page_of_the_table(viewer: Viewer, home: Path) -> None:
 def test_numbers_that_javascript_would_round_are_texts(tmp_path: Path) -> None:
     stamps = [2**60 + 1, -(2**53), 2**53 - 1]
     made = [episode(k) | {"episode": {"stamp": stamp}} for k, stamp in enumerate(stamps)]
-    rlds_cli.create("local/stamps", made, cache_dir=tmp_path)
-    with viewing(cache_dir=tmp_path) as viewer:
+    rlds_cli.create("local/stamps", made, home=tmp_path)
+    with viewing(home=tmp_path) as viewer:
         rows = viewer.record("episodes", d="local/stamps", sort="stamp")["episodes"]
     assert [row["values"]["stamp"] for row in rows] == [str(-(2**53)), 2**53 - 1, str(2**60 + 1)]
 
@@ -150,8 +150,8 @@ def test_what_cannot_be_shown_is_said(viewer: Viewer, asked: dict[str, str], sta
 
 
 def test_a_dataset_of_the_command_is_shown_beside_the_home(home: Path, tmp_path: Path) -> None:
-    ds = rlds_cli.open_dataset("local/day1", cache_dir=home)
-    with viewing(ds, ds.select(episodes=[4, 2]), cache_dir=tmp_path) as viewer:
+    ds = rlds_cli.open_dataset("local/day1", home=home)
+    with viewing(ds, ds.select(episodes=[4, 2]), home=tmp_path) as viewer:
         whole, some = (viewer.record("episodes", d=key, where="length > 0") for key in ("~0", "~1"))
 
     assert (whole["of"], some["of"]) == (30, 2)
@@ -164,8 +164,8 @@ def test_findings_of_a_selection_name_its_episodes(tmp_path: Path) -> None:
     broken = [episode(k) for k in range(8)]
     for k in (2, 5):
         broken[k]["observation"]["state"][0, 0] = np.nan
-    ds = rlds_cli.create("local/broken", broken, cache_dir=tmp_path)
-    with viewing(ds, ds.select(episodes=[7, 5, 1]), ds.select(episodes=[0, 1]), cache_dir=tmp_path) as viewer:
+    ds = rlds_cli.create("local/broken", broken, home=tmp_path)
+    with viewing(ds, ds.select(episodes=[7, 5, 1]), ds.select(episodes=[0, 1]), home=tmp_path) as viewer:
         whole, some, none = (
             [f for f in viewer.record("dataset", d=key)["findings"] if f["code"] == "not-finite"]
             for key in ("~0", "~1", "~2")
@@ -177,7 +177,7 @@ def test_findings_of_a_selection_name_its_episodes(tmp_path: Path) -> None:
 
 
 def test_it_follows_a_dataset_that_grows(tmp_path: Path) -> None:
-    with rlds_cli.writer("local/growing", cache_dir=tmp_path) as writer, viewing(cache_dir=tmp_path) as viewer:
+    with rlds_cli.writer("local/growing", home=tmp_path) as writer, viewing(home=tmp_path) as viewer:
         for k in range(3):
             writer.add_episodes([episode(k)])
         writer.commit()

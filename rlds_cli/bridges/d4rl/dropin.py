@@ -90,7 +90,7 @@ def qlearning_dataset(
     Examples
     --------
     >>> import tempfile, rlds_cli
-    >>> ds = rlds_cli.download("sample/pendulum-d4rl", cache_dir=tempfile.mkdtemp())
+    >>> ds = rlds_cli.download("sample/pendulum-d4rl", home=tempfile.mkdtemp())
     >>> len(qlearning_dataset(ds)["rewards"]), len(qlearning_dataset(ds, fixed=True)["rewards"])
     (5074, 5100)
     """

@@ -92,10 +92,10 @@ def plan_export(
     *,
     form: str | None = None,
     task: str | None = None,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
 ) -> ExportPlan:
     """Say what an export would write and lose, and write nothing. For the parameters see `export`."""
-    ds = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)
+    ds = ref if isinstance(ref, Dataset) else open_dataset(ref, home=home)
     target = settings.expanded(directory).absolute()
     made, losses = _made(ds, to, target, form, task)
     amount, notes = (ds.num_episodes, ds.num_steps, made.size()), tuple(made.notes())
@@ -113,7 +113,7 @@ def export(
     verify: bool = True,
     force: bool = False,
     jobs: int | None = None,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Exported:
     """Write a dataset or a selection in the format of another library.
@@ -154,12 +154,12 @@ def export(
     InvalidArgument
         The dataset has several texts that could be the instruction, or none of the name ``task``.
     """
-    ds = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)
+    ds = ref if isinstance(ref, Dataset) else open_dataset(ref, home=home)
     tell = ds.store.files.watched(shown(progress))
     target = settings.expanded(directory).absolute()
-    home = next((h for h in settings.read(cache_dir).homes if target.is_relative_to(h)), None)
-    if home is not None:
-        raise NameTaken(f"{target} lies in the home {home}, which rlds keeps.", hint="name a directory outside of it")
+    inside = next((h for h in settings.read(home).homes if target.is_relative_to(h)), None)
+    if inside is not None:
+        raise NameTaken(f"{target} lies in the home {inside}, which rlds keeps.", hint="name a directory outside of it")
     made, losses = _made(ds, to, target, form, task)
     if losses and not lossy:
         raise LossyExport(

@@ -195,7 +195,7 @@ class MinariDataset:
     Examples
     --------
     >>> import tempfile, rlds_cli
-    >>> ds = rlds_cli.download("sample/cartpole-minari", cache_dir=tempfile.mkdtemp())
+    >>> ds = rlds_cli.download("sample/cartpole-minari", home=tempfile.mkdtemp())
     >>> data = MinariDataset(ds)
     >>> data.total_episodes, data.total_steps, data[3].observations.shape, data[3].actions.shape
     (12, 4341, (501, 4), (500,))

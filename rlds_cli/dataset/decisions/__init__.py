@@ -5,7 +5,7 @@ who made it, when, and which version was looked at.
 
 A `DecisionJournal` (``ds.decisions()``) keeps decisions on a dataset in the home as they are made::
 
-    journal = ds.decisions(cache_dir=...)
+    journal = ds.decisions(home=...)
     revision = journal.add([{"id": "0f3a...", "do": "drop", "by": "ann", "version": 3}])   # on the disk when it returns
     journal.undo([decision.key], by="ann")                                                 # a record, too
     journal.read(since=revision)         # Entries: what others have added and undone, and the next revision

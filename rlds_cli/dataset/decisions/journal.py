@@ -66,12 +66,12 @@ class DecisionJournal:
     Parameters
     ----------
     ds : Dataset
-    cache_dir : path, optional
+    home : path, optional
         A home instead of ``RLDS_HOME``.
     """
 
-    def __init__(self, ds: OpenDataset, *, cache_dir: StrPath | None = None) -> None:
-        self._ds, self._home = ds, Home(settings.read(cache_dir).home)
+    def __init__(self, ds: OpenDataset, *, home: StrPath | None = None) -> None:
+        self._ds, self._home = ds, Home(settings.read(home).home)
         id, origin = ids.parse(ds.id), _origin(ds.store)
         self._name = self._home.decisions / f"{id.family}+{id.component}"
         self._file = SharedJournal(self._name.with_name(f"{self._name.name}~{origin[:16]}.jsonl"), origin)

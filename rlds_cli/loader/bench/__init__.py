@@ -170,7 +170,7 @@ def measure(
     cold: bool = False,
     processes: int = 1,
     seconds: float = 3.0,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Measurement:
     """Load batches of a dataset for some seconds and return the figures.
@@ -204,7 +204,7 @@ def measure(
     EmptyWindow, BatchSize
         As `Loader` raises them.
     """
-    dataset = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)
+    dataset = ref if isinstance(ref, Dataset) else open_dataset(ref, home=home)
     chosen = parse_window(window) if isinstance(window, str) else window
     drawn = parse_sampler(sampler) if isinstance(sampler, str) else sampler
     count = integer("processes", processes, 1)

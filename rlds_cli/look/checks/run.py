@@ -57,7 +57,7 @@ def check(
     ref: str | os.PathLike[str] | Dataset,
     *,
     quick: bool = False,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> CheckReport:
     """Run every check on a dataset, in bounded memory; each check reads the columns that it needs once.
@@ -79,7 +79,7 @@ def check(
     >>> [f.code for f in check("d4rl/antmaze-umaze-diverse-v2").findings]  # doctest: +SKIP
     ['terminated-inside', 'reward-isolated', 'next-unknown']
     """
-    ds = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)
+    ds = ref if isinstance(ref, Dataset) else open_dataset(ref, home=home)
     if quick:
         return _quick(ds)
     s, tell = Subject(Dataset(ds.store)), ds.store.files.watched(shown(progress))
@@ -120,7 +120,7 @@ def check_archive(
     path: StrPath,
     convert: Callable[..., Dataset],
     *,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> CheckReport:
     """Check a file, a directory or a glob of files: a temporary dataset is made of it, checked, and removed.
@@ -139,13 +139,13 @@ def check_archive(
     NoSpace, NoPermission
         The home has no room for the temporary dataset, or is not writable.
     """
-    place = Home(settings.read(cache_dir).home)
+    place = Home(settings.read(home).home)
     partial = place.root / "partial"
     with writing(place):
         safe_files.directory(partial, place.root)
         work = tempfile.TemporaryDirectory(prefix="check-", dir=partial)
     with work as directory:
-        ds = convert(path, "local/archive", cache_dir=directory, progress=progress)
+        ds = convert(path, "local/archive", home=directory, progress=progress)
         return replace(check(ds, progress=progress), id=str(path), path=Path(path))
 
 

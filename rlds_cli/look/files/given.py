@@ -57,18 +57,18 @@ class GivenFiles:
 
 
 def files_to_import(
-    paths: Sequence[StrPath], id: DatasetId, *, most: int | None = None, cache_dir: StrPath | None = None
+    paths: Sequence[StrPath], id: DatasetId, *, most: int | None = None, home: StrPath | None = None
 ) -> GivenFiles:
     """Return the files of paths, as `choose_files`; refuse addresses and datasets, with what to do instead."""
-    homes = settings.read(cache_dir).homes
+    homes = settings.read(home).homes
     for path in paths:
         if ids.address_hint(str(path)):
             _refuse_address(str(path), str(id))
     own.refuse([settings.expanded(path).absolute() for path in paths], homes)
-    return choose_files(paths, most=most, cache_dir=cache_dir)
+    return choose_files(paths, most=most, home=home)
 
 
-def choose_files(paths: Sequence[StrPath], *, most: int | None = None, cache_dir: StrPath | None = None) -> GivenFiles:
+def choose_files(paths: Sequence[StrPath], *, most: int | None = None, home: StrPath | None = None) -> GivenFiles:
     """Return the files that paths, directories and patterns stand for: absolute, in natural order, each once.
 
     Files that hold no data are left out, unless they are named or are all that there is; so is what rlds has made.
@@ -78,7 +78,7 @@ def choose_files(paths: Sequence[StrPath], *, most: int | None = None, cache_dir
     ----------
     paths : sequence of path
     most : int, optional
-    cache_dir : path, optional
+    home : path, optional
         The home.
 
     Raises
@@ -86,7 +86,7 @@ def choose_files(paths: Sequence[StrPath], *, most: int | None = None, cache_dir
     ArchiveError
         One of them stands for no file, or for more than ``most``.
     """
-    homes = settings.read(cache_dir).homes
+    homes = settings.read(home).homes
     found: dict[Path, None] = {}
     left_out: dict[Path, PurePath] = {}
     made: dict[str, tuple[int, str]] = {}

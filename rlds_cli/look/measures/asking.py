@@ -23,7 +23,7 @@ class Measures(ComparedMeasures):
     ----------
     dataset : Dataset
         Of a selection, `column` has the values of its episodes; siblings are those of the whole version.
-    cache_dir : path, optional
+    home : path, optional
         A home to keep measures in, where that of the dataset may not be written, instead of ``RLDS_HOME``.
 
     Examples

@@ -32,7 +32,7 @@ def check(
     since: str | None = None,
     against: str | os.PathLike[str] | Dataset | None = None,
     jobs: int | None = None,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> CheckReport:
     """Run every check on a dataset, in bounded memory; each check reads the columns that it needs once.
@@ -71,21 +71,21 @@ def check(
         raise InvalidArgument(
             "Measures are computed from rows, of which a quick check reads none.", hint="--measure or --quick"
         )
-    ds = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)
+    ds = ref if isinstance(ref, Dataset) else open_dataset(ref, home=home)
     report = run.check(ds, quick=quick, progress=progress)
     if groups:
-        report = _measured(report, ds, groups, jobs, cache_dir, progress)
+        report = _measured(report, ds, groups, jobs, home, progress)
     if not quick and whole.kept_apart(ds.store):
-        m = Measures(Dataset(ds.store), cache_dir=cache_dir)
+        m = Measures(Dataset(ds.store), home=home)
         report = _with(report, SPLITS, tuple(whole.in_two_splits(m, motions="labels" in groups)))
     if against is not None:
-        other = against if isinstance(against, Dataset) else open_dataset(against, cache_dir=cache_dir)
-        report = _against(report, ds, other, quick=quick, jobs=jobs, cache_dir=cache_dir, progress=progress)
+        other = against if isinstance(against, Dataset) else open_dataset(against, home=home)
+        report = _against(report, ds, other, quick=quick, jobs=jobs, home=home, progress=progress)
     if since is not None:
-        how = {"quick": quick, "measures": groups, "jobs": jobs, "cache_dir": cache_dir, "progress": progress}
-        before = open_dataset(f"{_place(ref, ds)}#{since}", cache_dir=cache_dir)
+        how = {"quick": quick, "measures": groups, "jobs": jobs, "home": home, "progress": progress}
+        before = open_dataset(f"{_place(ref, ds)}#{since}", home=home)
         report = _only_new(report, ds, check(before, **how), before)  # type: ignore[arg-type]
-    return _without_suppressed(report, ds, cache_dir)
+    return _without_suppressed(report, ds, home)
 
 
 def _place(ref: str | os.PathLike[str] | Dataset, ds: Dataset) -> str:
@@ -100,11 +100,11 @@ def _measured(
     ds: Dataset,
     groups: Sequence[catalogue.Group],
     jobs: int | None,
-    cache_dir: StrPath | None,
+    home: StrPath | None,
     progress: Progress | bool | None,
 ) -> CheckReport:
     needed: set[str] = {*groups, "motion"} if "labels" in groups else {*groups}  # by motions, siblings are compared
-    m = _computed(ds, needed, jobs, cache_dir, progress)
+    m = _computed(ds, needed, jobs, home, progress)
     found = tuple(replace(f, check=MEASURED) for f in (*findings(m, tuple(groups)), *whole.drifts(m, tuple(groups))))
     names = [x.name for x in catalogue.MEASURES if x.group in groups]
     lacking = {n: f"the dataset has no {needs}" for n in names if (needs := m.lacks(n))}
@@ -116,12 +116,12 @@ def _computed(
     ds: Dataset,
     groups: Iterable[str],
     jobs: int | None,
-    cache_dir: StrPath | None,
+    home: StrPath | None,
     progress: Progress | bool | None,
 ) -> Measures:
     """Compute groups of measures of the whole version."""
-    Measures(Dataset(ds.store), cache_dir=cache_dir).compute(groups, jobs=jobs, progress=progress)
-    return Measures(Dataset(ds.store), cache_dir=cache_dir)
+    Measures(Dataset(ds.store), home=home).compute(groups, jobs=jobs, progress=progress)
+    return Measures(Dataset(ds.store), home=home)
 
 
 def _against(
@@ -131,12 +131,12 @@ def _against(
     *,
     quick: bool,
     jobs: int | None,
-    cache_dir: StrPath | None,
+    home: StrPath | None,
     progress: Progress | bool | None,
 ) -> CheckReport:
     """Add the findings that episodes are in another dataset as well."""
     groups = () if quick else ("motion",)
-    one, two = (_computed(x, groups, jobs, cache_dir, progress) for x in (ds, other))
+    one, two = (_computed(x, groups, jobs, home, progress) for x in (ds, other))
     found = tuple(whole.shared(one, two, motions=not quick))
     skipped = dict(report.skipped)
     if quick:
@@ -201,8 +201,8 @@ def _key(f: Finding) -> tuple[str, str | None]:
 # -- suppressed findings
 
 
-def _without_suppressed(report: CheckReport, ds: Dataset, cache_dir: StrPath | None) -> CheckReport:
-    known = suppressing.read(ds.store, cache_dir)
+def _without_suppressed(report: CheckReport, ds: Dataset, home: StrPath | None) -> CheckReport:
+    known = suppressing.read(ds.store, home)
     if not known:
         return report
     ids = [id.tobytes().hex() for id in ds.store.episodes["id"]]

@@ -74,10 +74,10 @@ class _Own:
 class StoredMeasures:
     """The measures of the episodes of a dataset that lie in the home; see `asking.Measures`."""
 
-    def __init__(self, dataset: Dataset, *, cache_dir: StrPath | None = None) -> None:
+    def __init__(self, dataset: Dataset, *, home: StrPath | None = None) -> None:
         self.store, self.selected_by = dataset.store, dataset.selected_by
         self.index = dataset.episodes.index if dataset.is_selection else None
-        self._places = results.directories(self.store, cache_dir)
+        self._places = results.directories(self.store, home)
         self._opened: dict[tuple[str, Path], Results] = {}
         self._named: dict[tuple[str, ...], Array] = {}  # of episodes, by fields
 

@@ -38,13 +38,13 @@ _NAME = 16  # bytes of the name of an episode
 _HOMES_PARTS = ("datasets", "versions", "remote")
 
 
-def directories(store: Store, cache_dir: StrPath | None = None) -> list[Path]:
+def directories(store: Store, home: StrPath | None = None) -> list[Path]:
     """Return where measures of a dataset may lie: first the directory that new ones are written to."""
     id, seen = ids.parse(store.manifest.id), store.files.unproved
     name = f"{id.family}+{id.base.component}"
     if seen:
         name += f"~{hashlib.sha256(seen.encode()).hexdigest()[:16]}"
-    own = Home(settings.read(cache_dir).home)
+    own = Home(settings.read(home).home)
     around = [Home(p.parent) for p in store.path.absolute().parents if p.name.split(".")[0] in _HOMES_PARTS][:1]
     writable = [h for h in around if os.access(h.root, os.W_OK) and safe_files.is_own(h.root)]
     return list(dict.fromkeys(h.measures / name for h in (*writable, own, *around)))

@@ -73,9 +73,9 @@ def suppress(store: Store, report: CheckReport, code: str, reason: str, director
     return made
 
 
-def read(store: Store, cache_dir: StrPath | None = None) -> list[Suppression]:
+def read(store: Store, home: StrPath | None = None) -> list[Suppression]:
     """Return what was suppressed for a dataset."""
-    return [s for directory in results.directories(store, cache_dir) for s in _read(directory)]
+    return [s for directory in results.directories(store, home) for s in _read(directory)]
 
 
 def _read(directory: Path) -> list[Suppression]:

@@ -118,9 +118,9 @@ class Card:
         return self.entry.defects if self.entry else ()
 
 
-def overview(cache_dir: StrPath | None = None) -> Overview:
+def overview(home: StrPath | None = None) -> Overview:
     """List families and homes, with the number and size of the datasets on this disk."""
-    where = settings.read(cache_dir)
+    where = settings.read(home)
     present = homes.here(where)
     seen: set[tuple[int, int]] = set()
     taken = {path: size_on_disk(path, seen) for copies in present.values() for _, path in copies}
@@ -142,7 +142,7 @@ def listing(
     family: str | None = None,
     local: bool = False,
     closed: bool = False,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
 ) -> tuple[Row, ...]:
     """List the datasets that match a query (see ``homes.find``).
 
@@ -154,13 +154,13 @@ def listing(
     UnknownDataset
         There is no such family.
     """
-    present = homes.here(settings.read(cache_dir))
+    present = homes.here(settings.read(home))
     found = homes.find(query, family=family, local=local, present=present)
     rows = [_row(e, present) for e in found if closed or e.status != "closed" or e.id.lower() in present]
     return tuple(replace(row, contents=_stored_rows(present[row.id.lower()])) if local else row for row in rows)
 
 
-def card(ref: str | Dataset, cache_dir: StrPath | None = None) -> Card:
+def card(ref: str | Dataset, home: StrPath | None = None) -> Card:
     """Look up a dataset by its id (in any case, with or without a variant), an alias, or its directory; or an open one.
 
     A reference to a version is looked up on this disk.
@@ -174,7 +174,7 @@ def card(ref: str | Dataset, cache_dir: StrPath | None = None) -> Card:
     """
     if not isinstance(ref, str):
         return _card_of(ref)
-    named, where = refs.parse(ref), settings.read(cache_dir)
+    named, where = refs.parse(ref), settings.read(home)
     ref = os.fspath(named.place)
     if ref.startswith(("/", ".", "~")):
         copy = _copy(None, homes.locate(ref, where), named)
@@ -194,7 +194,7 @@ def _card_of(ds: Dataset) -> Card:
     return Card(ds.id, None, Copy(ds.id, ds.path, ds.store.files.size_of(), m, None, address))
 
 
-def fingerprint(ref: str, cache_dir: StrPath | None = None) -> str:
+def fingerprint(ref: str, home: StrPath | None = None) -> str:
     """The fingerprint of a version of a dataset on this disk.
 
     Raises
@@ -204,13 +204,13 @@ def fingerprint(ref: str, cache_dir: StrPath | None = None) -> str:
     DamagedDataset
         Its manifest cannot be read.
     """
-    found = card(ref, cache_dir)
+    found = card(ref, home)
     if found.here is None or found.here.manifest is None:
-        return _manifest(homes.locate(found.id, settings.read(cache_dir)), None)[1].fingerprint  # raises what is wrong
+        return _manifest(homes.locate(found.id, settings.read(home)), None)[1].fingerprint  # raises what is wrong
     return found.here.manifest.fingerprint
 
 
-def citation(ref: str, cache_dir: StrPath | None = None) -> str:
+def citation(ref: str, home: StrPath | None = None) -> str:
     """The BibTeX entry of a dataset's source; for a dataset on this disk, with its id and fingerprint as a note.
 
     Raises
@@ -218,7 +218,7 @@ def citation(ref: str, cache_dir: StrPath | None = None) -> str:
     RldsError
         Neither the dataset nor the registry has an entry.
     """
-    found = card(ref, cache_dir)
+    found = card(ref, home)
     copy = found.here
     own = copy.manifest.facts.get("citation") if copy and copy.manifest else None
     text = str(own) if own else found.entry.citation if found.entry else None
@@ -230,9 +230,9 @@ def citation(ref: str, cache_dir: StrPath | None = None) -> str:
     return f"{text.rstrip().removesuffix('}').rstrip().removesuffix(',')},\n{note}\n}}"
 
 
-def nearest(query: str, cache_dir: StrPath | None = None) -> list[str]:
+def nearest(query: str, home: StrPath | None = None) -> list[str]:
     """The ids, registered or on this disk, whose spelling is nearest to a query."""
-    return registry.suggest(query, among=_originals(homes.here(settings.read(cache_dir)).values()))
+    return registry.suggest(query, among=_originals(homes.here(settings.read(home)).values()))
 
 
 def _is_dir(path: Path) -> bool:

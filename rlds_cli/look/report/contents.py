@@ -64,12 +64,12 @@ class HomeContents:
 
     Parameters
     ----------
-    cache_dir : path, optional
+    home : path, optional
         A home instead of ``RLDS_HOME``.
     """
 
-    def __init__(self, cache_dir: StrPath | None = None) -> None:
-        self._cache_dir = cache_dir
+    def __init__(self, home: StrPath | None = None) -> None:
+        self._home = home
         self._known: dict[tuple[str, Path], tuple[object, Any]] = {}
         self._entries: tuple[HomeEntry, ...] = ()
         self._locks = {"entry": threading.Lock(), "details": threading.Lock()}
@@ -88,7 +88,7 @@ class HomeContents:
     def path_of(self, name: str) -> Path:
         """Return the directory of the dataset with an id; raises DatasetNotFound if there is none."""
         try:
-            path = homes.path_of(ids.parse(name), settings.read(self._cache_dir))
+            path = homes.path_of(ids.parse(name), settings.read(self._home))
         except InvalidId:
             path = None
         if path is None:
@@ -103,7 +103,7 @@ class HomeContents:
 
     def _read(self, what: str, make: Callable[[DatasetId, Path], Any]) -> dict[str, Any]:
         found, seen = dict[str, Any](), set[tuple[str, Path]]()
-        for copies in homes.here(settings.read(self._cache_dir)).values():
+        for copies in homes.here(settings.read(self._home)).values():
             for id, path in copies:
                 if str(id) in found:
                     continue  # in an earlier home

@@ -177,7 +177,7 @@ def compare(
     *,
     rtol: float = 0.0,
     atol: float = 0.0,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
 ) -> Difference:
     """Compare two datasets by their manifests and episode tables, and by the rows of the blocks that differ.
 
@@ -203,7 +203,7 @@ def compare(
     if not (rtol >= 0 and atol >= 0):
         raise RldsError(f"rtol={rtol} and atol={atol} must not be negative.", hint="0 requires equal values")
     tolerance = Tolerance(rtol, atol)
-    one, other = (x if isinstance(x, Dataset) else open_dataset(x, cache_dir=cache_dir) for x in (a, b))
+    one, other = (x if isinstance(x, Dataset) else open_dataset(x, home=home) for x in (a, b))
     one, other = Dataset(one.store), Dataset(other.store)
     same = one.fingerprint == other.fingerprint
     found = tuple(_fields(one, other, tolerance))

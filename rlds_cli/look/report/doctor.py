@@ -64,12 +64,12 @@ def installed_readers() -> tuple[str, ...]:
     return tuple(reader_names())
 
 
-def diagnose(*, cache_dir: StrPath | None = None) -> Diagnosis:
+def diagnose(*, home: StrPath | None = None) -> Diagnosis:
     """Examine the installation and the home, and ask nothing of the network.
 
     Whether the disk of the home has hard links is tried with a file that is removed again.
     """
-    where = settings.read(cache_dir)
+    where = settings.read(home)
     present = {name: find_spec(module) is not None for name, module in EXTRAS.items()}
     free = disk.free(where.home)
     return Diagnosis(

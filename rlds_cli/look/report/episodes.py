@@ -357,7 +357,7 @@ def _lines(ref: str | None, home: str | None, *, where: str | None, ordered: Seq
     return {
         "shell": shlex.join(["rlds", "episodes", ref, *words, *ordered, *there]),
         "select": f"{shlex.join(['rlds', 'select', ref, *words, *there])} --as NAME" if where else None,
-        "python": f"rlds_cli.open_dataset({ref!r}{f', cache_dir={home!r}' if home else ''}){selecting}",
+        "python": f"rlds_cli.open_dataset({ref!r}{f', home={home!r}' if home else ''}){selecting}",
     }
 
 

@@ -13,7 +13,7 @@ from rlds_cli.look.report.summary import EpisodeReport, Summary, describe_episod
 
 
 def inspect(
-    ref: StrPath | Dataset, *, episode: int | None = None, reader: str | None = None, cache_dir: StrPath | None = None
+    ref: StrPath | Dataset, *, episode: int | None = None, reader: str | None = None, home: StrPath | None = None
 ) -> Summary | EpisodeReport | FileReport:
     """Describe a dataset, one of its episodes, or files of any kind; ``rlds inspect`` prints what this returns.
 
@@ -39,15 +39,15 @@ def inspect(
     >>> rlds_cli.inspect("sample/pendulum-d4rl").counts.episodes  # doctest: +SKIP
     26
     """
-    ds = ref if isinstance(ref, Dataset) else _dataset(ref, cache_dir)
+    ds = ref if isinstance(ref, Dataset) else _dataset(ref, home)
     if ds is None:
         return describe_file(str(ref), reader=reader)
     return summarise(ds) if episode is None else describe_episode(ds, episode)
 
 
-def _dataset(ref: StrPath, cache_dir: StrPath | None) -> Dataset | None:
+def _dataset(ref: StrPath, home: StrPath | None) -> Dataset | None:
     """Open ``ref``; None if it names files."""
     if refs.is_address(ref) and remote_address(refs.parse(ref)) is not None:
-        return open_dataset(ref, cache_dir=cache_dir)
-    target, is_dataset = homes.version_or_file(os.fspath(ref), cache_dir=cache_dir)
-    return open_dataset(str(target), cache_dir=cache_dir) if is_dataset else None
+        return open_dataset(ref, home=home)
+    target, is_dataset = homes.version_or_file(os.fspath(ref), home=home)
+    return open_dataset(str(target), home=home) if is_dataset else None

@@ -204,9 +204,7 @@ def _over_elements(stats: Stats) -> dict[str, Any]:
     }
 
 
-def summarise(
-    ref: str | os.PathLike[str] | Dataset, *, elements: bool = False, cache_dir: StrPath | None = None
-) -> Summary:
+def summarise(ref: str | os.PathLike[str] | Dataset, *, elements: bool = False, home: StrPath | None = None) -> Summary:
     """Summarise a dataset; the time does not grow with its steps.
 
     Parameters
@@ -221,7 +219,7 @@ def summarise(
     DatasetNotFound, DamagedDataset, NewerFormat
         As of ``open_dataset``.
     """
-    ds = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)
+    ds = ref if isinstance(ref, Dataset) else open_dataset(ref, home=home)
     ds = Dataset(ds.store)
     m = ds.manifest
     returns, said = ds.episodes.get("total_reward"), about(ds)
@@ -430,7 +428,7 @@ class EpisodeReport:
 
 
 def describe_episode(
-    ref: str | os.PathLike[str] | Dataset, episode: int, *, elements: bool = False, cache_dir: StrPath | None = None
+    ref: str | os.PathLike[str] | Dataset, episode: int, *, elements: bool = False, home: StrPath | None = None
 ) -> EpisodeReport:
     """Describe one episode; only its own rows are read.
 
@@ -448,7 +446,7 @@ def describe_episode(
     RldsError
         There is no such episode.
     """
-    ds = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)
+    ds = ref if isinstance(ref, Dataset) else open_dataset(ref, home=home)
     number, rows = number_of(ds, episode), Rows(ds)
     e = ds.episodes
     total = float(e["total_reward"][number]) if "total_reward" in e else None

@@ -68,8 +68,8 @@ class Trace:
         return not self.differences
 
 
-def _opened(ref: StrPath, cache_dir: StrPath | None) -> Dataset:
-    named = homes.version(ref, cache_dir=cache_dir)
+def _opened(ref: StrPath, home: StrPath | None) -> Dataset:
+    named = homes.version(ref, home=home)
     return Dataset(open_store(Path(named.place), named))
 
 
@@ -80,7 +80,7 @@ def trace(
     seed: int = 0,
     archive: StrPath | None = None,
     reader: str | None = None,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
 ) -> Trace:
     """Compare steps of a dataset with its archive: half are first and last steps, half are drawn from all.
 
@@ -102,7 +102,7 @@ def trace(
     RldsError
         The archive is missing or has changed, its reader cannot look values up, or the steps of the dataset were moved.
     """
-    ds = ref if isinstance(ref, Dataset) else _opened(ref, cache_dir)
+    ds = ref if isinstance(ref, Dataset) else _opened(ref, home)
     places = _places(ds, steps, seed)
     files = _files(ds, {_source_of(ds, p) for p in places}, archive)
     compared: set[str] = set()

@@ -117,7 +117,7 @@ def plan_append(
     description: str | None = None,
     depth_unit: str | None = None,
     again: bool = False,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
 ) -> AppendPlan:
     """Recognise files and plan to append them. Nothing is written. Parameters and errors are those of `append`."""
     id = ids.parse(ref)
@@ -125,7 +125,7 @@ def plan_append(
     how |= {"last_step": last_step, "rewards": rewards, "missing": missing}
     how |= {"topics": topics, "hz": hz, "nearest": nearest, "episode_info": episode_info}
     about = importing.stated(fps=fps, license=license, description=description, depth_unit=depth_unit)
-    there = _there(id, cache_dir)
+    there = _there(id, home)
     remembered: dict[str, Any] = {}
     if there is not None:
         _check_stated(there.manifest, about)
@@ -137,7 +137,7 @@ def plan_append(
             )
     how["skip_bad"] = skip_bad
     all_of = [paths] if isinstance(paths, str) or not isinstance(paths, Sequence) else paths
-    chosen = choose_files(all_of, cache_dir=cache_dir)
+    chosen = choose_files(all_of, home=home)
     known = () if there is None or again else _known(there, chosen.files)
     files = tuple(f for f in chosen.files if f not in known)
     if known and all(map(is_beside, files)):
@@ -146,7 +146,7 @@ def plan_append(
     if not files:
         return AppendPlan(str(id), there is None, (), known, schema, None)
     try:
-        planned = importing.plan_import(files, ref, **how, cache_dir=cache_dir)
+        planned = importing.plan_import(files, ref, **how, home=home)
     except UnknownLayout as e:
         if not remembered:
             raise
@@ -220,7 +220,7 @@ def append(
     protected: bool = False,
     again: bool = False,
     jobs: int | None = None,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Appended:
     """Append the episodes of a user's own files to a dataset; one that grows is made if it is not there.
@@ -267,13 +267,13 @@ def append(
     how |= {"skip_bad": skip_bad, "last_step": last_step, "rewards": rewards, "missing": missing}
     how |= {"topics": topics, "hz": hz, "nearest": nearest, "episode_info": episode_info}
     about: dict[str, Any] = {"fps": fps, "license": license, "description": description, "depth_unit": depth_unit}
-    where = settings.read(cache_dir)
+    where = settings.read(home)
     place = Home(where.home)
     with exclusive(place, id, tell):
-        planned = plan_append(ref, paths, again=again, cache_dir=cache_dir, **how, **about)
+        planned = plan_append(ref, paths, again=again, home=home, **how, **about)
         if planned.reader is None:
-            return _nothing(planned, cache_dir)
-        there = _there(id, cache_dir)
+            return _nothing(planned, home)
+        there = _there(id, home)
         if there is not None and there.table.keeps is None and (protected or keep is not None):
             raise InvalidArgument(f"{id} does not grow: no episode of it leaves.", hint="leave out keep and protected")
         frames = _frames(planned.reader.fields, there)
@@ -327,9 +327,9 @@ def _appended(planned: AppendPlan, store: Store, made: Dataset | None) -> Append
     )
 
 
-def _there(id: DatasetId, cache_dir: StrPath | None) -> Store | None:
+def _there(id: DatasetId, home: StrPath | None) -> Store | None:
     """Return the existing dataset; raises NameTaken if nothing can be appended to it."""
-    where = settings.read(cache_dir)
+    where = settings.read(home)
     found = homes.path_of(id, where)
     if found is None:
         return None
@@ -374,8 +374,8 @@ def _check_fields(id: str, wanted: Sequence[Field], found: Sequence[Field], *, g
         )
 
 
-def _nothing(planned: AppendPlan, cache_dir: StrPath | None) -> Appended:
-    there = _there(ids.parse(planned.id), cache_dir)
+def _nothing(planned: AppendPlan, home: StrPath | None) -> Appended:
+    there = _there(ids.parse(planned.id), home)
     assert there is not None
     return _appended(planned, there, None)
 
@@ -395,7 +395,7 @@ def _converted(
     safe_files.work_directory(work, place.root)
     try:
         yield importing.import_files(
-            files, str(id), **how, frames=frames, jobs=jobs, force=True, cache_dir=work, progress=tell
+            files, str(id), **how, frames=frames, jobs=jobs, force=True, home=work, progress=tell
         )
     finally:
         trees.discard(work)

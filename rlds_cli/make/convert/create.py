@@ -118,7 +118,7 @@ def create(
     frames: Literal["encoded", "raw"] = "encoded",
     store: Literal["memmap", "zarr"] = "memmap",
     force: bool = False,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Dataset:
     """Write episodes as a dataset. They are read one at a time, and published together or not at all.
@@ -173,7 +173,7 @@ def create(
     >>> import numpy as np, tempfile, rlds_cli
     >>> episode = {"observation": np.zeros((4, 2)), "action": np.ones((3, 1)),
     ...            "next": {"reward": [0.0, 0.0, 1.0], "terminated": True}}
-    >>> ds = rlds_cli.create("local/press", [episode], cache_dir=tempfile.mkdtemp())
+    >>> ds = rlds_cli.create("local/press", [episode], home=tempfile.mkdtemp())
     >>> ds.num_transitions, ds.episodes["end"].tolist()
     (3, ['terminated'])
     """
@@ -186,7 +186,7 @@ def create(
     _check_several(ref, episodes)
     Facts.check_unit(depth_unit)
     facts = texts(license=license, description=description, citation=citation, depth_unit=depth_unit)
-    where = settings.read(cache_dir)
+    where = settings.read(home)
     place = Home(where.home)
     check_free(id, where, force)
     with exclusive(place, id, shown(progress)):
@@ -205,11 +205,11 @@ def create(
         except NoSpace as e:  # an iterable cannot be resumed
             raise NoSpace(
                 f"The disk of {place.root} is full. Nothing of {id} is kept.",
-                hint="free some space, or another home: cache_dir=DIR",
+                hint="free some space, or another home: home=DIR",
             ) from e
         finally:
             trees.discard(work)
-    return open_dataset(str(id), cache_dir=cache_dir)
+    return open_dataset(str(id), home=home)
 
 
 def _check_several(ref: str, episodes: Any) -> None:

@@ -94,11 +94,11 @@ def plan_merge(
     column: str = COLUMN,
     store: Literal["memmap", "zarr"] = "memmap",
     copy: bool = False,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
 ) -> MergePlan:
     """Check whether datasets can be merged, and say what would be written. Parameters and errors: those of `merge`."""
-    place = Home(settings.read(cache_dir).home)
-    members, shares = _opened(refs, cache_dir), store == "memmap"
+    place = Home(settings.read(home).home)
+    members, shares = _opened(refs, home), store == "memmap"
     return MergeJob(ids.parse(ref), members, fields, column, place, shares=shares, copy=copy).plan
 
 
@@ -111,7 +111,7 @@ def merge(
     store: Literal["memmap", "zarr"] = "memmap",
     copy: bool = False,
     force: bool = False,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Dataset:
     """Make one dataset of the episodes of several, one after the other; the datasets stay as they are.
@@ -158,9 +158,9 @@ def merge(
     40
     """
     id, tell = ids.parse(ref), shown(progress)
-    where = settings.read(cache_dir)
+    where = settings.read(home)
     place = Home(where.home)
-    members = _opened(refs, cache_dir)
+    members = _opened(refs, home)
     todo = MergeJob(id, members, fields, column, place, shares=store == "memmap", copy=copy)
     _ = todo.plan  # errors before anything is written
     check_free(id, where, force, _REPLACE)
@@ -168,7 +168,7 @@ def merge(
         check_free(id, where, force, _REPLACE)  # another process may have held the lock
         publish = History(place.dataset(id)).replace
         make(todo, place, publish, store=store, tell=tell)
-    return open_dataset(str(id), cache_dir=cache_dir)
+    return open_dataset(str(id), home=home)
 
 
 def make(
@@ -201,11 +201,11 @@ def _joined(todo: MergeJob, work: Path, copied: Store | None) -> Path:
     return work / _JOINED
 
 
-def _opened(refs: Sequence[str | Dataset], cache_dir: StrPath | None) -> list[Dataset]:
+def _opened(refs: Sequence[str | Dataset], home: StrPath | None) -> list[Dataset]:
     given = [refs] if isinstance(refs, str | Dataset) else list(refs)
     if not given:
         raise InvalidArgument("There is nothing to merge: name at least one dataset.")
-    return [r if isinstance(r, Dataset) else open_dataset(r, cache_dir=cache_dir) for r in given]
+    return [r if isinstance(r, Dataset) else open_dataset(r, home=home) for r in given]
 
 
 class MergeJob:

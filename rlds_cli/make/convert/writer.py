@@ -45,7 +45,7 @@ def writer(
     frames: Literal["encoded", "raw"] = "encoded",
     shared: bool = False,
     durable: bool = True,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
 ) -> Writer:
     """Open a growing dataset for writing; it is made if it is not there.
 
@@ -68,7 +68,7 @@ def writer(
         Let other writers with ``shared=True`` append at the same time.
     durable : bool
         Wait at each commit for the disk, so that a commit outlasts a power failure.
-    cache_dir : path, optional
+    home : path, optional
         A home instead of ``RLDS_HOME``.
 
     Raises
@@ -81,7 +81,7 @@ def writer(
     Examples
     --------
     >>> import numpy as np, tempfile, rlds_cli
-    >>> with rlds_cli.writer("local/run", cache_dir=tempfile.mkdtemp()) as w:
+    >>> with rlds_cli.writer("local/run", home=tempfile.mkdtemp()) as w:
     ...     for t in range(3):
     ...         w.add(np.ones(2), np.zeros(1), reward=1.0, terminated=t == 2, next_observation=np.ones(2))
     >>> w.dataset().num_transitions
@@ -98,9 +98,7 @@ def writer(
     codecs = CODECS if frames == "encoded" else ()
     wanted = fields_like(like, codecs) if like is not None else tuple(fields or ())
     about = {"spaces": like.manifest.spaces, "env": like.manifest.env} if like is not None else {}
-    return Writer(
-        ref, wanted, about, keep, envs or 0, codecs=codecs, shared=shared, durable=durable, cache_dir=cache_dir
-    )
+    return Writer(ref, wanted, about, keep, envs or 0, codecs=codecs, shared=shared, durable=durable, home=home)
 
 
 def fields_like(like: Dataset, codecs: Collection[str]) -> tuple[Field, ...]:
@@ -144,11 +142,11 @@ class Writer:
         codecs: Sequence[str] = CODECS,
         shared: bool,
         durable: bool,
-        cache_dir: StrPath | None,
+        home: StrPath | None,
     ) -> None:
         self._id = ids.parse(ref)
-        where = settings.read(cache_dir)
-        self._home, self._cache_dir = Home(where.home), cache_dir
+        where = settings.read(home)
+        self._home, self._given_home = Home(where.home), home
         self._about, self._keep = about, keep
         self._shared, self._durable, self._envs = shared, durable, envs
         self._process = os.getpid()
@@ -594,7 +592,7 @@ class Writer:
 
     def dataset(self) -> Dataset:
         """Open the dataset at its newest version."""
-        return open_dataset(str(self._id), cache_dir=self._cache_dir)
+        return open_dataset(str(self._id), home=self._given_home)
 
     def close(self) -> None:
         """Commit everything, open episodes as cut ones, and let others write.

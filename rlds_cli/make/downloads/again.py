@@ -59,7 +59,7 @@ class RegisteredArchive:
         """
         if not self.entry.files and not self.entry.tree:
             raise DownloadFailed(f"No source is known for {self.id}.")
-        request = DownloadRequest(self.id, cache_dir=where.home)
+        request = DownloadRequest(self.id, home=where.home)
         return plan_transfer(request, ids.parse(self.id), self.entry, where, progress).plan.steps
 
     def fetch(

@@ -109,7 +109,7 @@ def download(
     episodes_by: str | None = None,
     last_step: str | None = None,
     rewards: str | None = None,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Dataset:
     """Download, verify and convert a dataset, unless it already exists. Safe to call from any number of ranks.
@@ -156,7 +156,7 @@ def download(
         The hash that the archive at a URL must have. Without it, the hash of what arrives is recorded.
     reader, fields, episodes_by, last_step, rewards : optional
         How the archive at a URL is read, as in `importing.plan_import`.
-    cache_dir : path, optional
+    home : path, optional
         A home instead of ``RLDS_HOME``.
 
     Raises
@@ -175,7 +175,7 @@ def download(
     Examples
     --------
     >>> import tempfile, rlds_cli
-    >>> ds = rlds_cli.download("sample/pendulum-d4rl", cache_dir=tempfile.mkdtemp())
+    >>> ds = rlds_cli.download("sample/pendulum-d4rl", home=tempfile.mkdtemp())
     >>> ds.schema["observation"].shape
     (3,)
     """
@@ -189,7 +189,7 @@ def download(
         force,
         keep_archive,
         offline,
-        cache_dir,
+        home,
         skip_bad,
         portion,
         as_=as_,
@@ -234,7 +234,7 @@ def deliver(
         else:
             with recorded(request, id, place), credentials_asked(request):
                 archive.make(request, id, what.entry, where, jobs, progress, check, transfer=transfer)
-    return open_dataset(str(id), cache_dir=request.cache_dir)
+    return open_dataset(str(id), home=request.home)
 
 
 def reading_options(

@@ -17,7 +17,7 @@ from rlds_cli.errors import DatasetNotFound
 def load(
     ref: StrPath,
     *,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
     progress: Progress | bool | None = None,
     **options: Any,
 ) -> Dataset:
@@ -28,7 +28,7 @@ def load(
     ref : str or path
         An id, a directory or an address, with or without ``#VERSION``; see `open_dataset`. A dataset at an address is
         read there, block by block; `download` copies all of it.
-    cache_dir : path, optional
+    home : path, optional
         A home instead of ``RLDS_HOME``.
     progress : bool or function of events, optional
         How a download is shown. By default a line says that it starts, and bars follow on a terminal and in a notebook.
@@ -46,12 +46,12 @@ def load(
     Examples
     --------
     >>> import tempfile, rlds_cli
-    >>> ds = rlds_cli.load("sample/pendulum-d4rl", cache_dir=tempfile.mkdtemp())
+    >>> ds = rlds_cli.load("sample/pendulum-d4rl", home=tempfile.mkdtemp())
     >>> len(ds)
     5100
     """
     try:
-        return open_dataset(ref, cache_dir=cache_dir)
+        return open_dataset(ref, home=home)
     except DatasetNotFound:
         if not _may_be_downloaded(ref):
             raise
@@ -59,7 +59,7 @@ def load(
 
     say = Bars(sys.stderr) if progress is None else shown(progress)
     say(Event(os.fspath(ref), "note", note="not on this disk; downloading it"))
-    return download(os.fspath(ref), cache_dir=cache_dir, progress=progress, **options)
+    return download(os.fspath(ref), home=home, progress=progress, **options)
 
 
 def _may_be_downloaded(ref: StrPath) -> bool:

@@ -146,7 +146,7 @@ def mirror(
     to: StrPath,
     *,
     dry_run: bool = False,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> Mirrored:
     """Copy the archives of datasets to a store, for ``RLDS_MIRROR``; files that it has with the right hash stay.
@@ -169,7 +169,7 @@ def mirror(
     UploadFailed
         The store did not take a file; no other is tried.
     """
-    where, tell = settings.read(cache_dir), shown(progress)
+    where, tell = settings.read(home), shown(progress)
     archives = RegisteredArchive.named([refs] if isinstance(refs, str) else refs)
     with open_objects(Address.parse(to), where, progress=tell) as objects:
         target = _Target(objects)

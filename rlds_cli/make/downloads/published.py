@@ -41,7 +41,7 @@ _INFO = "meta/info.json"
 
 
 def prepare(
-    address: str | Address, *, cache_dir: StrPath | None = None, progress: Progress | bool | None = None
+    address: str | Address, *, home: StrPath | None = None, progress: Progress | bool | None = None
 ) -> Published:
     """Have a LeRobot dataset of the hub ready to be read where it is; `open_dataset` calls it.
 
@@ -61,7 +61,7 @@ def prepare(
         It cannot be read.
     DownloadFailed, WrongHash, Offline, NoSpace
     """
-    where, asked = settings.read(cache_dir), Address.parse(address) if isinstance(address, str) else address
+    where, asked = settings.read(home), Address.parse(address) if isinstance(address, str) else address
     if asked.scheme != "hf":
         raise InvalidArgument(f"{asked} is not of the hub.", hint="hf://datasets/OWNER/NAME[/PATH][@REVISION]")
     try:

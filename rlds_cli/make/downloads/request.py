@@ -31,7 +31,7 @@ from rlds_cli.registry import File, problems
 Encoding = Literal["memmap", "zarr"]
 Withheld = Literal["", "user", "query"]
 _TAG = "order"
-_HERE = ("cache_dir", "offline", "listed")  # of a process, not of the request
+_HERE = ("home", "offline", "listed")  # of a process, not of the request
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class DownloadRequest:
     force: bool = False
     keep_archive: bool = True
     offline: bool = False
-    cache_dir: StrPath | None = None
+    home: StrPath | None = None
     skip_bad: bool = False
     portion: Subset = EVERYTHING
     files: tuple[File, ...] = ()  # exactly these files, from a lock, instead of those of the registry or a listing
@@ -70,17 +70,17 @@ class DownloadRequest:
     @property
     def where(self) -> Settings:
         """The settings, with those of the request."""
-        read = settings.read(self.cache_dir)
+        read = settings.read(self.home)
         return replace(read, offline=read.offline or self.offline)
 
     @classmethod
-    def unfinished(cls, *, cache_dir: StrPath | None = None, offline: bool = False) -> tuple[DownloadRequest, ...]:
+    def unfinished(cls, *, home: StrPath | None = None, offline: bool = False) -> tuple[DownloadRequest, ...]:
         """Return the unfinished downloads of the user's own home, without those that another process is working on."""
-        where = settings.read(cache_dir)
+        where = settings.read(home)
         place = Home(where.home)
         wanted = {ids.parse(id): _order(values) for id, values in _noted(place)}
         return tuple(
-            replace(request, cache_dir=cache_dir, offline=offline)
+            replace(request, home=home, offline=offline)
             for id, request in wanted.items()
             if request and (request.force or homes.path_of(id, where) is None) and not _busy(place, id)
         )

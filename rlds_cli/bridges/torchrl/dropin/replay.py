@@ -244,13 +244,13 @@ class RldsExperienceReplay(BaseDatasetExperienceReplay):  # type: ignore[misc]  
                 f"{id} was opened from {path}, which is not below {own}. Nothing was removed.",
                 hint=f"{_rm(id, path)} removes it, for all who use it",
             )
-        (planned,) = keep.plan_removal([id], cache_dir=own)
+        (planned,) = keep.plan_removal([id], home=own)
         if planned.lost:
             raise RldsError(
                 f"{id} could not be made again: {planned.lost}. Nothing was removed.",
                 hint=f"{_rm(id, path)} --yes removes it all the same",
             )
-        keep.remove([id], cache_dir=own)
+        keep.remove([id], home=own)
 
     # -- specs
 

@@ -184,14 +184,14 @@ def opened(ref: StrPath, *, fetch: bool | Literal["force"] = True, root: StrPath
     """
     try:
         if fetch == "force":
-            return download(str(ref), force=True, cache_dir=root)
+            return download(str(ref), force=True, home=root)
         for place in (root, None):
             try:
-                return open_dataset(ref, cache_dir=place)
+                return open_dataset(ref, home=place)
             except DatasetNotFound:
                 if place is None and not fetch:
                     raise
-        return download(str(ref), cache_dir=root)
+        return download(str(ref), home=root)
     except (DatasetNotFound, UnknownDataset) as e:
         kind = NotHere if isinstance(e, DatasetNotFound) else NoSuchDataset
         raise kind(e.message, hint=e.hint) from e

@@ -58,7 +58,7 @@ def write_page(
     to: StrPath | BinaryIO,
     *,
     force: bool = False,
-    cache_dir: StrPath | None = None,
+    home: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> PageReport:
     """Write a report on a dataset as one HTML file that needs neither network nor server.
@@ -89,7 +89,7 @@ def write_page(
     path = Path(to).expanduser() if isinstance(to, str | os.PathLike) else None
     if path is not None:
         check_target(path, force=force)
-    ds = ref if isinstance(ref, Dataset) else open_dataset(ref, cache_dir=cache_dir)
+    ds = ref if isinstance(ref, Dataset) else open_dataset(ref, home=home)
     content = read_content(ds, progress=progress)
     page = render(content).encode("utf-8", "replace")
     if isinstance(to, str | os.PathLike):
