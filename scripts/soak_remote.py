@@ -110,9 +110,9 @@ def varied(rng: np.random.Generator, count: int, longest: int) -> list[int]:
     return rng.integers(1, longest, count).tolist()
 
 
-def made(name: str, lengths: list[int], seed: int = 0, store: str = "memmap", **columns: Any) -> Dataset:
+def made(name: str, lengths: list[int], seed: int = 0, storage: str = "memmap", **columns: Any) -> Dataset:
     """Write a dataset."""
-    return rlds_cli.create(f"local/{name}", episodes(lengths, seed, **columns), force=True, store=store)
+    return rlds_cli.create(f"local/{name}", episodes(lengths, seed, **columns), force=True, storage=storage)
 
 
 def lengths(count: int, longest: int) -> list[int]:
@@ -178,14 +178,15 @@ def derived(name: str) -> Dataset:
 def merged(name: str) -> Dataset:
     """Some episodes of two datasets, one of them compressed."""
     for k in (1, 2):
-        store = ("memmap", "zarr")[k - 1]
-        made(f"{name}-{k}", lengths(30 * k, 200), k, store=store, observation=floats(30), action=numbers, note=texts)
+        storage = ("memmap", "zarr")[k - 1]
+        columns = {"observation": floats(30), "action": numbers, "note": texts}
+        made(f"{name}-{k}", lengths(30 * k, 200), k, storage=storage, **columns)
     return rlds_cli.merge([f"local/{name}-{k}" for k in (1, 2)], f"local/{name}")
 
 
-def known(name: str, store: str = "memmap") -> Dataset:
+def known(name: str, storage: str = "memmap") -> Dataset:
     """Episodes of every kind: final observations that are not known, terminals inside."""
-    return loader_data.create(loader_data.varied() * 3, ref=f"local/{name}", store=store)
+    return loader_data.create(loader_data.varied() * 3, ref=f"local/{name}", storage=storage)
 
 
 DATASETS: dict[str, Callable[[str], Dataset]] = {
@@ -202,7 +203,9 @@ DATASETS: dict[str, Callable[[str], Dataset]] = {
     "steps": lambda name: made(name, [1] * 3_000, observation=floats(40), action=numbers),
     "tiny": lambda name: made(name, lengths(8_000, 6), observation=floats(9), action=floats(2, 0)),
     "grown": grown,
-    "compressed": lambda name: made(name, lengths(60, 400), store="zarr", observation=pixels(60), action=floats(3, 0)),
+    "compressed": lambda name: made(
+        name, lengths(60, 400), storage="zarr", observation=pixels(60), action=floats(3, 0)
+    ),
     "compressed-known": lambda name: known(name, "zarr"),
     "derived": derived,
     "merged": merged,

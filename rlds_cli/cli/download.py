@@ -58,7 +58,7 @@ def download(
         str | None,
         typer.Option("--from", metavar="DIR|URL", help="Take the files from a copy or a mirror.", show_default=False),
     ] = None,
-    store: options.StoreAs = options.Encoding.memmap,
+    storage: options.Storage = options.Encoding.memmap,
     frames: options.Frames = "encoded",
     jobs: options.Jobs = None,
     no_keep_archive: Annotated[
@@ -116,7 +116,7 @@ def download(
         DownloadRequest(
             ref,
             source,
-            store.value,
+            storage.value,
             frames,
             force,
             not no_keep_archive,

@@ -37,7 +37,7 @@ def import_(
     nearest: options.Nearest = None,
     episode_info: options.EpisodeInfo = None,
     facts: options.Facts = None,
-    store: options.StoreAs = options.Encoding.memmap,
+    storage: options.Storage = options.Encoding.memmap,
     frames: options.Frames = "encoded",
     jobs: options.Jobs = None,
     skip_bad: options.SkipBad = False,
@@ -69,7 +69,7 @@ def import_(
         }
         what |= {"topics": topics.split(",") if topics else None, "hz": hz, "nearest": nearest}
         what |= {"episode_info": episode_info}
-        how: dict[str, Any] = {"store": store.value, "frames": frames, "jobs": jobs, "force": force}
+        how: dict[str, Any] = {"storage": storage.value, "frames": frames, "jobs": jobs, "force": force}
         about = selecting.facts(facts or [])
         try:
             planned = make.plan_import(path, as_, **what, **about, home=home)

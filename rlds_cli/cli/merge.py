@@ -27,7 +27,7 @@ def merge(
     column: Annotated[
         str, typer.Option("--column", metavar="NAME", help="Episode column that says where an episode came from.")
     ] = "dataset",
-    store: options.StoreAs = options.Encoding.memmap,
+    storage: options.Storage = options.Encoding.memmap,
     copy: options.Copy = False,
     force: options.Force = False,
     dry_run: options.DryRun = False,
@@ -46,7 +46,7 @@ def merge(
     from rlds_cli import make
 
     what: dict[str, Any] = {"fields": fields.split(",") if fields else None, "column": column, "home": home}
-    what |= {"store": store.value, "copy": copy}
+    what |= {"storage": storage.value, "copy": copy}
     if dry_run:
         planned = make.plan_merge(ids, as_, **what)
         out.result(planned, _plan(planned))

@@ -43,7 +43,7 @@ Jobs = Annotated[
     int | None,
     typer.Option("--jobs", "-j", min=0, help="Number of worker processes; 0 starts none.", show_default=False),
 ]
-StoreAs = Annotated[
+Storage = Annotated[
     Encoding, typer.Option("--storage", help="Storage of arrays: memory-mapped files, or compressed Zarr.")
 ]
 Frames = Annotated[

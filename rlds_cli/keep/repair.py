@@ -187,7 +187,7 @@ def _import(id: DatasetId, path: Path, jobs: int | None, home: StrPath | None, t
         [file for file, _ in origins.own_files(path)],
         str(id),
         reader=m.reader,
-        store="zarr" if m.encoding == "zarr" else "memmap",
+        storage="zarr" if m.encoding == "zarr" else "memmap",
         force=True,
         jobs=jobs,
         home=home,
@@ -214,7 +214,7 @@ def _request(id: DatasetId, path: Path, place: Home, home: StrPath | None) -> Do
     portion, entry = options.get("portion"), origins.described(path)
     return DownloadRequest(
         str(id.base),
-        store="zarr" if encoding == "zarr" else "memmap",
+        storage="zarr" if encoding == "zarr" else "memmap",
         frames=str(options.get("frames", "encoded")),
         keep_archive=bool(origins.archive_files(place.archive(id))),
         skip_bad=bool(options.get("skip_bad")),

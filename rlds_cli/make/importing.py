@@ -279,7 +279,7 @@ def import_files(
     license: str | None = None,
     description: str | None = None,
     depth_unit: str | None = None,
-    store: Literal["memmap", "zarr"] = "memmap",
+    storage: Literal["memmap", "zarr"] = "memmap",
     frames: str = "encoded",
     jobs: int | None = None,
     force: bool = False,
@@ -311,7 +311,7 @@ def import_files(
         where = settings.read(home)
         place, id = Home(where.home), ids.parse(planned.id)
         options: dict[str, Any] = {"fields": keys, "episodes_by": episodes_by}
-        options |= {"store": store, "frames": frames}
+        options |= {"storage": storage, "frames": frames}
         options |= {"skip_bad": True} if skip_bad else {}
         given: dict[str, Any] = {
             "last_step": last_step,
@@ -336,7 +336,7 @@ def import_files(
             archive=planned.plan.archive,
             beside=planned.beside,
             account=planned.account,
-            encoding=store,
+            encoding=storage,
             frames=frames,
             sources=sources,
             options=options,

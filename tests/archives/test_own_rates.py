@@ -147,7 +147,7 @@ def check_images(ds: Dataset, expected: Sequence[Sequence[bytes]]) -> None:
 @pytest.mark.parametrize("encoding", ["memmap", "zarr"])
 def test_an_image_that_rows_share_is_stored_once(encoding: Literal["memmap", "zarr"]) -> None:
     episodes, rows = zip(*(slow_images(k) for k in range(3)), strict=True)
-    ds = rlds_cli.create("local/slow", episodes, store=encoding)
+    ds = rlds_cli.create("local/slow", episodes, storage=encoding)
     images = sum(len(image) for of in rows for image in dict.fromkeys(of))
     assert len(ds.store.frames("observation/camera").data) == images
     check_images(ds, rows)

@@ -32,7 +32,7 @@ def open_to_all(top: Path) -> list[str]:
 
 
 def test_of_the_library(home: Path, tmp_path: Path) -> None:
-    create([episode(k, 5 + k) for k in range(3)], store="zarr", ref="local/packed")
+    create([episode(k, 5 + k) for k in range(3)], storage="zarr", ref="local/packed")
     known = create([episode(k, 5 + k) for k in range(3)])
     film([4, 3])
     grown()

@@ -254,7 +254,7 @@ def test_the_command_exports_a_version(home: Path, tmp_path: Path) -> None:
 
 
 def test_compressed_datasets_and_selections_of_them(home: Path, tmp_path: Path) -> None:
-    ds = rlds_cli.create("local/small", given(), store="zarr")
+    ds = rlds_cli.create("local/small", given(), storage="zarr")
     assert rlds_cli.export(ds, "minari", tmp_path / "all", jobs=1).fingerprint == ds.fingerprint
     some = ds.select(episodes=[7, 3, 4])
     made = importing.import_files(tmp_path / "all", "local/again")

@@ -161,7 +161,7 @@ def test_samples(path: Path, limit: int | None) -> None:
 @pytest.mark.thorough
 def test_compressed_datasets(tmp_path: Path) -> None:
     write_d4rl(tmp_path / "a.hdf5", [4, 7, 1, 9])
-    check_against_slow(import_files(tmp_path / "a.hdf5", "local/a", store="zarr"), tmp_path / "a.hdf5")
+    check_against_slow(import_files(tmp_path / "a.hdf5", "local/a", storage="zarr"), tmp_path / "a.hdf5")
 
 
 def test_timeouts_that_end_nothing(tmp_path: Path) -> None:

@@ -292,7 +292,7 @@ def test_every_kind_of_dataset(kind: str) -> None:
         before = RldsExperienceReplay(rlds_cli.open_dataset(f"local/kinds#v{made.version - 1}"))
         assert len(before) == 7
     else:
-        made = rlds_cli.create("local/kinds", walks, store=kind)
+        made = rlds_cli.create("local/kinds", walks, storage=kind)
     rb = RldsExperienceReplay(made, 6)
     for name in ("pixels", "on"):
         seen = [w["observation"][name] for w in walks]

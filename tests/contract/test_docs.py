@@ -352,7 +352,7 @@ def test_numpy_alone_computes_the_fingerprint(desk: Path, sample: str) -> None:
     script = load(ROOT / "docs" / "reference" / "read_with_numpy.py")
     ds = rlds_cli.download(sample)
     assert script.Dataset(ds.path).fingerprint() == ds.fingerprint
-    smaller = rlds_cli.merge([sample], "local/smaller", store="zarr")
+    smaller = rlds_cli.merge([sample], "local/smaller", storage="zarr")
     assert script.Dataset(smaller.path).fingerprint() == smaller.fingerprint
 
 

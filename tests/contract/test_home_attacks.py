@@ -425,7 +425,7 @@ def test_an_order_whose_query_was_secret_is_not_tried_without_it(home: Path) -> 
 @pytest.mark.parametrize(
     "values",
     [
-        {"ref": UNHASHED, "store": "pickle"},
+        {"ref": UNHASHED, "storage": "pickle"},
         {"ref": UNHASHED, "source": 5},
         {"ref": UNHASHED, "files": [{"path": 5, "urls": ["x"]}]},
         {"ref": UNHASHED, "files": 7},

@@ -116,7 +116,7 @@ def test_a_chunk_that_states_another_size_is_refused_before_it_is_decoded(
     kind: str, tmp_path: Path, far: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     genuine, other = tmp_path / "genuine", tmp_path / "forged"
-    pushed(genuine, store="zarr")
+    pushed(genuine, storage="zarr")
     files = forged.read(genuine)
     name = next(path for path in files if path.startswith("next/reward/c/"))
     frames = {"one frame": bomb(64 << 20), "a second frame": files[name][: -16 - 4] + bomb(64 << 20)}[kind]
@@ -140,7 +140,7 @@ def test_a_chunk_that_states_another_size_is_refused_before_it_is_decoded(
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["one frame", "a second frame"])
 def test_a_local_chunk_that_states_another_size_is_refused(kind: str) -> None:
-    ds = create([episode(k, 6) for k in range(3)], store="zarr")
+    ds = create([episode(k, 6) for k in range(3)], storage="zarr")
     file = next((ds.path / "next/reward/c").iterdir())
     old = file.read_bytes()
     frames = {"one frame": bomb(64 << 20), "a second frame": old[: -16 - 4] + bomb(64 << 20)}[kind]
@@ -188,7 +188,7 @@ def test_segments_that_no_episode_needs_get_no_blocks(tmp_path: Path, far: Path)
 
 def test_shards_that_no_row_needs_get_no_blocks(tmp_path: Path, far: Path) -> None:
     store, other = tmp_path / "store", tmp_path / "forged"
-    here = pushed(store, store="zarr")
+    here = pushed(store, storage="zarr")
     files = forged.index_of(store).files
     shard = next(f for f in files if f.path.startswith("next/reward/c/"))
     altered(store, other, [IndexedFile("next/reward/c/9999", shard.size, shard.pieces)])

@@ -71,7 +71,7 @@ class History:
 
     rng: np.random.Generator
     resets: bool
-    store: str
+    storage: str
     below: Path | None = None
     foreign: set[str] = field(default_factory=set)
     known: dict[str, dict[int, list[Episode]]] = field(default_factory=dict)
@@ -155,7 +155,7 @@ class History:
 
     def create(self, id: str) -> None:
         episodes = [draw(self.rng, int(n), resets=self.resets) for n in self.rng.choice([1, 2, 3, 5, 9], 6)]
-        self.made(build(id, episodes, self.store), episodes)
+        self.made(build(id, episodes, self.storage), episodes)
 
     def made(self, ds: Dataset, episodes: list[Episode]) -> None:
         """Check what a change returned, and remember it; some make no version, since nothing changes."""
@@ -205,11 +205,11 @@ class History:
         if self.rng.random() < 0.5 or not others:
             others = self.record(ds)
         other = list(others)[self.rng.integers(len(others))]
-        column, store, id = self.name("from"), ("memmap", "zarr")[self.rng.integers(2)], f"local/{self.name('m')}"
+        column, storage, id = self.name("from"), ("memmap", "zarr")[self.rng.integers(2)], f"local/{self.name('m')}"
         members = {ds.id: episodes, other: others[other]}
         new = [e.labelled(**{column: member}) for member, of in members.items() for e in of]
         new = _of_one_type(_of_one_type(new, "score"), "count")
-        return Change(id, lambda: rlds_cli.merge(list(members), id, column=column, store=store), new)
+        return Change(id, lambda: rlds_cli.merge(list(members), id, column=column, storage=storage), new)
 
     def record(self, like: Dataset) -> dict[str, list[Episode]]:
         """A growing dataset, of several commits."""
@@ -376,8 +376,8 @@ def begin(seed: int, place: Path, *, foreign: bool = False, kills: bool = False)
     home, elsewhere = place / "home", place / "elsewhere"
     os.environ["RLDS_HOME"] = str(elsewhere)
     rng = np.random.default_rng(seed)
-    store = ("memmap", "zarr")[seed // 2 % 2]
-    history = History(rng, resets=seed % 2 == 0, store=store, below=place if kills else None)
+    storage = ("memmap", "zarr")[seed // 2 % 2]
+    history = History(rng, resets=seed % 2 == 0, storage=storage, below=place if kills else None)
     history.create("local/b")
     if foreign:
         history.foreign.add("local/b")

@@ -194,17 +194,17 @@ def _frames(files: list[bytes]) -> EncodedFrames:
     return EncodedFrames(np.frombuffer(b"".join(files), np.uint8), np.array([len(f) for f in files], np.int64))
 
 
-def build(id: str, episodes: Sequence[Episode], store: str = "memmap") -> Dataset:
+def build(id: str, episodes: Sequence[Episode], storage: str = "memmap") -> Dataset:
     """Write episodes as a dataset of the home."""
 
     def make() -> Dataset:
         home = Path(os.environ["RLDS_HOME"])
         built = Work(_Job(id, episodes), home / "partial" / secrets.token_hex(4)).run(progress=lambda event: None)
-        finish(built, Description(id, store))
+        finish(built, Description(id, storage))
         publishing.publish(built.directory, Home(home).dataset(parse(id)))
         return rlds_cli.open_dataset(id)
 
-    return made_once(id, make, *([e.rows, e.end, e.seed, e.options, e.splits, e.about] for e in episodes), store)
+    return made_once(id, make, *([e.rows, e.end, e.seed, e.options, e.splits, e.about] for e in episodes), storage)
 
 
 # -- what a dataset must hold

@@ -436,7 +436,7 @@ def test_a_later_format_is_refused(four: Dataset) -> None:
 def test_both_encodings_read_alike(tmp_path: Path) -> None:
     dicts = [episode([1, 2, 3, 4], terminated=True), episode([5, 6])]
     a = create("local/a", dicts)
-    b = create("local/b", dicts, store="zarr")
+    b = create("local/b", dicts, storage="zarr")
     assert a.fingerprint == b.fingerprint
     assert (a.encoding, b.encoding) == ("memmap", "zarr")
     for name in a.schema:

@@ -108,7 +108,7 @@ def test_damage_is_not_carried_over() -> None:
 
 
 def test_damaged_shards_are_named() -> None:
-    ds = make(store="zarr")
+    ds = make(storage="zarr")
     shard = next(p for p in (ds.path / "observation/c").rglob("*") if p.is_file())
     shard.chmod(0o644)
     data = shard.read_bytes()
@@ -119,7 +119,7 @@ def test_damaged_shards_are_named() -> None:
 
 
 def test_a_disk_without_room_is_refused_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    ds = make(store="zarr")
+    ds = make(storage="zarr")
     monkeypatch.setattr(disk, "free", lambda path: 1000)
     with pytest.raises(NoSpace, match="are needed"):
         reencode("local/x", to="memmap")

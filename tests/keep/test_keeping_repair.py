@@ -42,7 +42,7 @@ def page(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pag
         monkeypatch.setenv(name, server.url)
     write_d4rl(tmp_path / "a.hdf5", [30, 12, 400])
     found = server.add(f"/{NAME}", (tmp_path / "a.hdf5").read_bytes())
-    rlds_cli.download(REF, source=server.url, store="zarr")
+    rlds_cli.download(REF, source=server.url, storage="zarr")
     return found
 
 

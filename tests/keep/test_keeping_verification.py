@@ -58,9 +58,9 @@ def found(v: Verification) -> str:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("store", ["memmap", "zarr"])
-def test_whole(store: Any) -> None:
-    ds = make(store=store)
+@pytest.mark.parametrize("storage", ["memmap", "zarr"])
+def test_whole(storage: Any) -> None:
+    ds = make(storage=storage)
     v = verify("local/x")
     assert v.ok
     assert v.problems == ()
@@ -154,7 +154,7 @@ def edit(file: Path, **changes: Any) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("how", ["flip", "cut", "gone"])
 def test_damaged_shards(how: str) -> None:
-    ds = make(store="zarr")
+    ds = make(storage="zarr")
     shard = next(p for p in (ds.path / "observation/c").rglob("*") if p.is_file())
     data = shard.read_bytes()
     shard.chmod(0o644)

@@ -375,7 +375,7 @@ def test_a_dataset_by_id_and_by_path(ds, home):
 def test_a_compressed_dataset_is_decoded_within_its_budget():
     known = [episode(k, 40) for k in range(3)]
     plain = [ids(b) for b in load(create(known), sampler=Shuffled())]
-    ds = create(known, store="zarr")
+    ds = create(known, storage="zarr")
     assert [ids(b) for b in load(ds, sampler=Shuffled())] == plain
     with pytest.raises(NeedsMemory, match="rlds convert local/known --to memmap") as e:
         load(ds, memory=1000)

@@ -144,7 +144,7 @@ def test_frames_and_text_are_read_as_ever() -> None:
 @pytest.mark.thorough
 def test_compressed_datasets(ds: rlds_cli.Dataset) -> None:
     known = [episode(k, 12 + k) for k in range(3)]
-    check_same(create(known, store="zarr", ref="local/compressed"), sampler=Shuffled())
+    check_same(create(known, storage="zarr", ref="local/compressed"), sampler=Shuffled())
 
 
 @pytest.mark.thorough

@@ -449,10 +449,10 @@ MADE = ({}, {"window": Slice(3)}, {"fields": "text"}, {"sampler": Weighted("leng
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("gone", [remove, replace])
-@pytest.mark.parametrize("store", ["memmap", "zarr"])
-def test_a_loader_made_afterwards_of_what_was_open_is_refused(home, gone, store):
+@pytest.mark.parametrize("storage", ["memmap", "zarr"])
+def test_a_loader_made_afterwards_of_what_was_open_is_refused(home, gone, storage):
     """Never the values of the dataset that is there now, and never a bare error of the file system."""
-    ds = create(KNOWN, store=store)
+    ds = create(KNOWN, storage=storage)
     gone(ds)
     for options in MADE:
         with refused(DatasetNotFound, "local/known was ", " since it was opened", "open it again"):
@@ -468,13 +468,13 @@ def test_a_loader_made_afterwards_of_what_was_open_is_refused(home, gone, store)
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("gone", [remove, replace])
-@pytest.mark.parametrize("store", ["memmap", "zarr"])
-def test_what_another_loader_has_read_already_is_refused_or_as_it_was(home, gone, store):
-    ds = create(KNOWN, store=store)
+@pytest.mark.parametrize("storage", ["memmap", "zarr"])
+def test_what_another_loader_has_read_already_is_refused_or_as_it_was(home, gone, storage):
+    ds = create(KNOWN, storage=storage)
     before = [next(iter(load(ds, **options))) for options in MADE]
     gone(ds)
     for expected, options in zip(before, MADE, strict=True):
-        if store == "memmap" and "fields" in options:  # text is in memory
+        if storage == "memmap" and "fields" in options:  # text is in memory
             same(expected, next(iter(load(ds, **options))))
         else:
             with refused(DatasetNotFound, " since it was opened"):
@@ -482,11 +482,11 @@ def test_what_another_loader_has_read_already_is_refused_or_as_it_was(home, gone
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("store", ["memmap", "zarr"])
-def test_what_was_replaced_by_the_same_version_stays_valid(home, store):
+@pytest.mark.parametrize("storage", ["memmap", "zarr"])
+def test_what_was_replaced_by_the_same_version_stays_valid(home, storage):
     """As after it was fetched again from an address: what is open stays usable, also what had not been read yet."""
-    reference = create(KNOWN, store=store, ref="local/reference")
-    ds = create(KNOWN, store=store)
+    reference = create(KNOWN, storage=storage, ref="local/reference")
+    ds = create(KNOWN, storage=storage)
     view, untouched = ds.select(episodes=[0, 2]), rlds_cli.open_dataset(ds.path)
     going, expected = iter(load(ds, seed=3)), iter(load(reference, seed=3))
     same(next(expected), next(going))
@@ -507,7 +507,7 @@ def test_what_was_replaced_by_the_same_version_stays_valid(home, store):
 @pytest.mark.thorough
 def test_the_same_content_in_another_encoding_is_another_dataset(home):
     ds = create(KNOWN)
-    create(KNOWN, store="zarr")
+    create(KNOWN, storage="zarr")
     with refused(DatasetNotFound, "was replaced since it was opened", "open it again"):
         load(ds)
 

@@ -15,7 +15,7 @@ EPISODES = [
 
 @pytest.fixture(params=["memmap", "zarr"])
 def ds(home, request):
-    return create(EPISODES, store=request.param)
+    return create(EPISODES, storage=request.param)
 
 
 @pytest.fixture

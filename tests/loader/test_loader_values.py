@@ -159,7 +159,7 @@ def kept(request, sample, tmp_path, monkeypatch):
     """Small datasets packed as large ones are, or compressed."""
     ds, archive = sample
     if request.param == "zarr":
-        return rlds_cli.download(ds.id, store="zarr", home=tmp_path), archive
+        return rlds_cli.download(ds.id, storage="zarr", home=tmp_path), archive
     monkeypatch.setattr(blocks, "LEAST_BYTES", 0)
     return ds, archive
 

@@ -82,11 +82,11 @@ def change_rows(ds: rlds_cli.Dataset, name: str, rows: Any, value: Any) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("store", ["memmap", "zarr"])
-def test_nothing_is_found_where_there_is_nothing(store: Any) -> None:
-    report = checks.check(create("local/x", walks(), store=store))
+@pytest.mark.parametrize("storage", ["memmap", "zarr"])
+def test_nothing_is_found_where_there_is_nothing(storage: Any) -> None:
+    report = checks.check(create("local/x", walks(), storage=storage))
     assert (report.errors, report.warnings, report.notes, report.findings) == (0, 0, 0, ())
-    skipped = {"bounds", "counts"} | ({"saturated"} if store == "zarr" else set())
+    skipped = {"bounds", "counts"} | ({"saturated"} if storage == "zarr" else set())
     assert set(report.skipped) == skipped
     assert list(report.ok) == [n for n in NAMES if n not in skipped]
 
@@ -95,13 +95,13 @@ def test_nothing_is_found_where_there_is_nothing(store: Any) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("store", ["memmap", "zarr"])
-def test_values_that_are_not_finite(store: Any) -> None:
+@pytest.mark.parametrize("storage", ["memmap", "zarr"])
+def test_values_that_are_not_finite(storage: Any) -> None:
     episodes = walks()
     episodes[3]["observation"][7, 1] = np.nan
     episodes[5]["observation"][2, :2] = np.inf
     episodes[5]["info"]["q"][4] = -np.inf
-    report = checks.check(create("local/x", episodes, store=store, force=True))
+    report = checks.check(create("local/x", episodes, storage=storage, force=True))
     by_field = {f.field: f for f in report.findings if f.code == "not-finite"}
     assert set(by_field) == {"observation", "info/q"}
     assert (by_field["observation"].severity, by_field["info/q"].severity) == ("error", "warning")
@@ -237,12 +237,12 @@ def test_the_rule_is_the_reader_s() -> None:
     assert (values.FACTOR, values.PERCENTILE) == (ends.FACTOR, ends.PERCENTILE)
 
 
-@pytest.mark.parametrize("store", ["memmap", "zarr"])
-def test_jumps_inside_episodes(store: Any) -> None:
+@pytest.mark.parametrize("storage", ["memmap", "zarr"])
+def test_jumps_inside_episodes(storage: Any) -> None:
     episodes = [walk(k, 400) for k in range(6)]
     episodes[1]["observation"][200:] += 50  # as if another episode began at step 200
     episodes[4]["observation"][-1] -= 50  # the final observation is one of the rows
-    f = found(episodes, store=store)
+    f = found(episodes, storage=storage)
     assert (f["jump"].severity, f["jump"].count, places(f["jump"])) == ("warning", 2, [(1, 199), (4, 399)])
     assert "spike" not in f
 
@@ -457,12 +457,12 @@ IDS: dict[str, Any] = {
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("store", ["memmap", "zarr"])
+@pytest.mark.parametrize("storage", ["memmap", "zarr"])
 @pytest.mark.parametrize("name", IDS)
-def test_columns_of_episodes_that_change(name: str, store: Any) -> None:
+def test_columns_of_episodes_that_change(name: str, storage: Any) -> None:
     a, b, c, d = counted([9, 7, 12, 25], **{name: IDS[name]})
-    assert "id-changes" not in found([a, b, c, d], store=store)
-    f = found([a, join(b, c), d], store=store)["id-changes"]
+    assert "id-changes" not in found([a, b, c, d], storage=storage)
+    f = found([a, join(b, c), d], storage=storage)["id-changes"]
     assert (f.severity, f.count, f.field, places(f)) == ("warning", 1, f"info/{name}", [(1, 7)])
     assert f"field:{name}" in f.text
 
@@ -528,10 +528,10 @@ def test_rows_of_two_ends_that_nobody_saw() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("store", ["memmap", "zarr"])
-def test_episodes_that_are_there_twice(store: Any) -> None:
+@pytest.mark.parametrize("storage", ["memmap", "zarr"])
+def test_episodes_that_are_there_twice(storage: Any) -> None:
     episodes = [walk(k, 30) for k in (0, 1, 2, 3, 1, 4, 0, 1)]
-    f = found(episodes, store=store)["duplicate"]
+    f = found(episodes, storage=storage)["duplicate"]
     assert (f.severity, f.count, places(f)) == ("warning", 3, [(4, None), (6, None), (7, None)])
     assert "episode 4 is episode 1 again" in f.text
 
@@ -679,8 +679,8 @@ def test_no_check_minds_a_dataset_with_little_in_it() -> None:
         {"observation": np.zeros((2, 4, 4, 3), np.uint8), "action": np.zeros((1, 2), np.float16)},
     ]
     for episode in little:
-        for store in ("memmap", "zarr"):
-            report = checks.check(create("local/x", [episode], store=store, force=True))
+        for storage in ("memmap", "zarr"):
+            report = checks.check(create("local/x", [episode], storage=storage, force=True))
             assert {f.check for f in report.findings} | {*report.ok} | {*report.skipped} == {*NAMES}
             assert report.errors == 0
 

@@ -33,13 +33,13 @@ def changed(d: Difference) -> dict[str, FieldDifference]:
     return {f.name: f for f in d.fields if f.change != "same"}
 
 
-@pytest.mark.parametrize("store", ["memmap", "zarr"])
-def test_the_same_content_in_any_encoding(store: Any) -> None:
+@pytest.mark.parametrize("storage", ["memmap", "zarr"])
+def test_the_same_content_in_any_encoding(storage: Any) -> None:
     create("local/a", walks())
-    d = compare(create("local/b", walks(), store=store), "local/a")
+    d = compare(create("local/b", walks(), storage=storage), "local/a")
     assert d.same and not changed(d) and d.episodes is None
     assert all(c.a == c.b for c in d.counts)
-    assert (d.a.encoding, d.b.encoding) == (store, "memmap")
+    assert (d.a.encoding, d.b.encoding) == (storage, "memmap")
 
 
 def test_one_changed_value() -> None:
@@ -72,14 +72,14 @@ def test_the_greatest_difference_of_a_field() -> None:
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("store", ["memmap", "zarr"])
-def test_a_tolerance(store: Any) -> None:
+@pytest.mark.parametrize("storage", ["memmap", "zarr"])
+def test_a_tolerance(storage: Any) -> None:
     """``|a - b| <= atol + rtol * |b|``: at a value of 100, 0.1 + 0.001 * 100 is 0.2."""
     episodes, other = walks(), walks()
     for e, by in ((episodes, 0.0), (other, 0.1875)):
         e[1]["action"][2, 0] = 100 - by
         e[1]["action"][3, 0] = np.nan
-    a, b = create("local/a", episodes), create("local/b", other, store=store)
+    a, b = create("local/a", episodes), create("local/b", other, storage=storage)
     assert compare(b, a, rtol=0.001, atol=0.1).close and not compare(b, a, rtol=0.001, atol=0.1).same
     assert not compare(b, a, rtol=0.001, atol=0.08).close
     assert not compare(b, a).close and compare(a, a).close

@@ -299,8 +299,8 @@ def test_the_viewer_has_the_episodes_worth_a_look() -> None:
 @pytest.mark.slow
 def test_compressed_datasets_give_the_same_page(tmp_path: Path) -> None:
     made = []
-    for store in ("memmap", "zarr"):
-        ds = rlds_cli.create(f"local/{store}", map(page_data.reaching, range(3)), store=store)  # type: ignore[arg-type]
+    for storage in ("memmap", "zarr"):
+        ds = rlds_cli.create(f"local/{storage}", map(page_data.reaching, range(3)), storage=storage)  # type: ignore[arg-type]
         made.append(Document(page_of(ds)).data)
     made[1]["id"] = made[0]["id"]
     assert made[0] == made[1]

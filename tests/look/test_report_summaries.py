@@ -150,11 +150,11 @@ def test_no_rewards_nan_and_constant() -> None:
     assert (a.mean, a.elements) == (None, ())
 
 
-@pytest.mark.parametrize("store", ["memmap", "zarr"])
-def test_the_same_in_both_encodings(store: Any) -> None:
-    make(store=store)
+@pytest.mark.parametrize("storage", ["memmap", "zarr"])
+def test_the_same_in_both_encodings(storage: Any) -> None:
+    make(storage=storage)
     s = summarise("local/x", elements=True)
-    assert s.encoding == store
+    assert s.encoding == storage
     assert s.fields[0].mean == pytest.approx(3, abs=0.5)
     assert describe_episode("local/x", 5).fields[0].rows == 61
 

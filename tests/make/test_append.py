@@ -134,17 +134,17 @@ def test_files_of_other_fields_are_refused_with_all_differences(tmp_path, files)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("store", ["memmap", "zarr"])
-def test_an_append_to_an_ordinary_dataset_is_its_next_version(tmp_path, files, store):
+@pytest.mark.parametrize("storage", ["memmap", "zarr"])
+def test_an_append_to_an_ordinary_dataset_is_its_next_version(tmp_path, files, storage):
     write(files / "c.hdf5", [2, 1], 200)
-    first = rlds_cli.make.importing.import_files(files / "a.hdf5", "local/day", store=store, home=tmp_path)
+    first = rlds_cli.make.importing.import_files(files / "a.hdf5", "local/day", storage=storage, home=tmp_path)
     rlds_cli.open_dataset("local/day", home=tmp_path).label(quality="good")
     done = rlds_cli.append("local/day", [files / "a.hdf5", files / "b.hdf5"], home=tmp_path)
     assert (done.version, done.episodes, done.steps) == (3, 3, 12)
     assert [f.name for f in done.skipped] == ["a.hdf5"]
     rlds_cli.append("local/day", files / "c.hdf5", home=tmp_path)
     ds = rlds_cli.open_dataset("local/day", home=tmp_path)
-    assert ds.version == 4 and firsts(ds) == [*A, *B, [200, 201], [202]] and ds.manifest.encoding == store
+    assert ds.version == 4 and firsts(ds) == [*A, *B, [200, 201], [202]] and ds.manifest.encoding == storage
     assert ds.episodes["quality"].tolist() == ["good"] * 2 + [None] * 5
     at = [ds.source_of(i) for i in (0, 7, 8, len(ds) - 1)]
     assert [(s.file, s.row) for s in at] == [("a.hdf5", 0), ("a.hdf5", 7), ("b.hdf5", 0), ("c.hdf5", 2)]
@@ -153,7 +153,7 @@ def test_an_append_to_an_ordinary_dataset_is_its_next_version(tmp_path, files, s
     assert rlds_cli.open_dataset("local/day#v1", home=tmp_path).fingerprint == first.fingerprint
     assert len({tuple(i) for i in ds.episodes["id"].tolist()}) == 7
     assert ds.episodes["id"][:2].tolist() == first.episodes["id"].tolist()
-    if store == "memmap":
+    if storage == "memmap":
         assert (ds.path / "observation/0/c/0/0").samefile(first.path / "observation/c/0/0")
     assert not list((tmp_path / "partial").iterdir())
 
@@ -267,12 +267,12 @@ def members(tmp_path, home_with_members):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("store", ["memmap", "zarr"])
-def test_merged_episodes_say_where_they_came_from(tmp_path, members, store):
-    ds = rlds_cli.merge(members, "local/all", store=store, home=tmp_path)
+@pytest.mark.parametrize("storage", ["memmap", "zarr"])
+def test_merged_episodes_say_where_they_came_from(tmp_path, members, storage):
+    ds = rlds_cli.merge(members, "local/all", storage=storage, home=tmp_path)
     assert firsts(ds) == A + B
     assert ds.episodes["dataset"].tolist() == ["local/grown"] * 2 + ["local/plain"] * 3
-    assert ds.version == 1 and ds.encoding == store
+    assert ds.version == 1 and ds.encoding == storage
     assert [(ds.source_of(i).file, ds.source_of(i).row) for i in (7, 8)] == [("a.hdf5", 7), ("b.hdf5", 0)]
     assert trace(ds, 20).ok
     assert verify("local/all", home=tmp_path).ok
@@ -430,7 +430,7 @@ def test_seeds_options_and_groups_of_an_archive_are_kept(tmp_path):
 def test_a_merge_that_was_interrupted_goes_on(tmp_path, members, files, monkeypatch):
     for name, value in (("second", 40), ("third", 60)):  # compressed: their rows are copied
         write(files / f"{name}.hdf5", [2], value)
-        rlds_cli.make.importing.import_files(files / f"{name}.hdf5", f"local/{name}", store="zarr", home=tmp_path)
+        rlds_cli.make.importing.import_files(files / f"{name}.hdf5", f"local/{name}", storage="zarr", home=tmp_path)
     members = [*members, "local/second", "local/third"]
     read, count = merging.MergeJob.read, []
 
@@ -478,7 +478,7 @@ def test_a_writer_that_does_not_share_is_told_of_before_anything_is_read(tmp_pat
 @pytest.mark.thorough
 def test_pieces_of_long_episodes_and_compressed_members_are_merged(tmp_path, members, files, monkeypatch):
     write(files / "small.hdf5", [2, 1], 40)
-    rlds_cli.make.importing.import_files(files / "small.hdf5", "local/small", store="zarr", home=tmp_path)
+    rlds_cli.make.importing.import_files(files / "small.hdf5", "local/small", storage="zarr", home=tmp_path)
     want = rlds_cli.merge([*members, "local/small"], "local/all", home=tmp_path)
     assert firsts(want) == [*A, *B, [40, 41], [42]]
     monkeypatch.setattr(merging, "_CHUNK_BYTES", 60)  # three rows

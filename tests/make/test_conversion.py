@@ -77,7 +77,7 @@ def test_statistics_are_numpys(tmp_path: Path) -> None:
 def test_encodings_hold_the_same(tmp_path: Path) -> None:
     columns = write_d4rl(tmp_path / "a.hdf5", LENGTHS)
     a = import_files(tmp_path / "a.hdf5", "local/a")
-    b = import_files(tmp_path / "a.hdf5", "local/b", store="zarr")
+    b = import_files(tmp_path / "a.hdf5", "local/b", storage="zarr")
     assert a.fingerprint == b.fingerprint
     assert (a.encoding, b.encoding) == ("memmap", "zarr")
     check_d4rl(b, columns, LENGTHS)
@@ -250,15 +250,15 @@ def test_a_disk_that_is_full_when_columns_are_compressed(tmp_path: Path, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(zarr.Array, "__setitem__", full)
         with pytest.raises(NoSpace, match="full"):
-            import_files(tmp_path / "a.hdf5", "local/a", store="zarr")
-    ds = import_files(tmp_path / "a.hdf5", "local/a", store="zarr")
+            import_files(tmp_path / "a.hdf5", "local/a", storage="zarr")
+    ds = import_files(tmp_path / "a.hdf5", "local/a", storage="zarr")
     np.testing.assert_array_equal(np.sort(ds.column("action"), 0)[-1], np.sort(columns["actions"], 0)[-1])
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize(("store", "fits"), [("zarr", False), ("memmap", True)])
+@pytest.mark.parametrize(("storage", "fits"), [("zarr", False), ("memmap", True)])
 def test_zarr_asks_for_the_room_of_rows_and_their_compressed_copies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str, fits: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, storage: str, fits: bool
 ) -> None:
     """Two columns at a time lie beside what they are compressed to."""
     root = write_v3(tmp_path / "a", Content())  # whose number of rows is known ahead
@@ -268,9 +268,9 @@ def test_zarr_asks_for_the_room_of_rows_and_their_compressed_copies(
     monkeypatch.setattr("rlds_cli.base.files.disk.free", lambda path: room[0])
     if not fits:
         with pytest.raises(NoSpace, match="local/a needs"):
-            import_files(root, "local/a", store=store)
+            import_files(root, "local/a", storage=storage)
         room[0] += 1
-    import_files(root, "local/a", store=store)
+    import_files(root, "local/a", storage=storage)
 
 
 class Writer:

@@ -44,9 +44,9 @@ def batch(ds: Dataset, **how: Any) -> Any:
     return next(iter(Loader(ds, 4, sampler=Sequential(), window=Transition(), **how)))
 
 
-@pytest.mark.parametrize("store", ["memmap", "zarr"])
-def test_images_of_depth_stay_encoded_and_come_as_uint16(tmp_path: Path, store: Any) -> None:
-    ds = rlds_cli.create("local/deep", episodes(), store=store, depth_unit="mm", home=tmp_path)
+@pytest.mark.parametrize("storage", ["memmap", "zarr"])
+def test_images_of_depth_stay_encoded_and_come_as_uint16(tmp_path: Path, storage: Any) -> None:
+    ds = rlds_cli.create("local/deep", episodes(), storage=storage, depth_unit="mm", home=tmp_path)
     f = ds.schema[DEPTH]
     assert (f.kind, f.codec, f.dtype, f.shape, f.placement) == ("frames", "png", "uint16", (6, 8, 1), "both")
     np.testing.assert_array_equal(ds.episode(0)[DEPTH][..., 0], VALUES[:3])

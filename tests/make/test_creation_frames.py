@@ -293,5 +293,5 @@ def test_a_final_observation_without_a_frame_is_found() -> None:
 
 
 def test_it_is_found_in_a_compressed_dataset() -> None:
-    ds = create("local/cam", [episode(JPEGS, wrist=JPEGS[:3])], store="zarr")
+    ds = create("local/cam", [episode(JPEGS, wrist=JPEGS[:3])], storage="zarr")
     assert not [f for f in checks.check(ds).findings if f.code == "no-frame"]

@@ -62,7 +62,7 @@ def test_interrupted_and_gone_on_with(tmp_path: Path, home: Path, how: signal.Si
             child.send_signal(how)
             _, said = child.communicate(timeout=60)
         (order,) = DownloadRequest.unfinished()
-        assert order == DownloadRequest(ref, source=server.url, store="zarr")
+        assert order == DownloadRequest(ref, source=server.url, storage="zarr")
         if how == signal.SIGINT:
             assert child.returncode == 130
             assert f"stopped. Kept: 19.5 KiB of {ref}." in said
@@ -125,7 +125,7 @@ def test_one_that_fails_does_not_keep_the_others(tmp_path: Path, home: Path) -> 
 
 def test_orders_keep_what_was_asked_for(home: Path) -> None:
     portion = Subset(include=("a*",), episodes=(0, 10))
-    asked = DownloadRequest("d4rl/hopper-medium-v2", store="zarr", keep_archive=False, portion=portion)
+    asked = DownloadRequest("d4rl/hopper-medium-v2", storage="zarr", keep_archive=False, portion=portion)
     id = ids.parse("d4rl/hopper-medium-v2").with_variant("episodes-0-10")
     with pytest.raises(KeyboardInterrupt), request.recorded(asked, id, Home(home)):
         raise KeyboardInterrupt

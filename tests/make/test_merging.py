@@ -119,7 +119,7 @@ def test_a_field_of_different_dtypes_is_written_anew_alone() -> None:
     fresh = rlds_cli.create(
         "local/fresh", (ds.episode(k) | {"episode": {"dataset": ds.episodes["dataset"][k]}} for k in range(len(given)))
     )
-    assert ds.fingerprint == fresh.fingerprint == rlds_cli.merge(members, "local/zarr", store="zarr").fingerprint
+    assert ds.fingerprint == fresh.fingerprint == rlds_cli.merge(members, "local/zarr", storage="zarr").fingerprint
     rlds_cli.create("local/d", [e | {"action": e["action"].astype(np.int64)} for e in a])
     with pytest.raises(InvalidEpisode, match=r"action is float32 \[2\] \(root\), not int64"):
         rlds_cli.merge(["local/d", "local/b"], "local/lossy")
@@ -353,4 +353,4 @@ def test_a_plan_says_which_rows_are_written(two: tuple[list[Episode], list[Episo
     assert merging.plan_merge(["local/a", "local/b"], "local/both", column="of").copied == ()
     planned = merging.plan_merge(["local/a", "local/z"], "local/both", column="of")
     assert planned.copied == ("local/z",) and planned.bytes > 0
-    assert merging.plan_merge(["local/a"], "local/both", column="of", store="zarr").copied == ("local/a",)
+    assert merging.plan_merge(["local/a"], "local/both", column="of", storage="zarr").copied == ("local/a",)

@@ -54,7 +54,7 @@ def copy(ds: Dataset, to: Path) -> str:
 
 SMALL: dict[str, Callable[[Path], Dataset]] = {
     "texts": lambda _: create([episode(k, 5 + k) for k in range(3)]),
-    "compressed": lambda _: create([episode(k, 5 + k) for k in range(3)], store="zarr"),
+    "compressed": lambda _: create([episode(k, 5 + k) for k in range(3)], storage="zarr"),
     "frames": lambda _: film([4, 3]),
     "videos": videos,
     "grown": grown,

@@ -171,8 +171,8 @@ def videos(tmp_path: Path) -> Dataset:
 MAKERS: dict[str, Callable[[Path], Dataset]] = {
     "created": lambda _: create([episode(k, 5 + k, observed=k != 1) for k in range(4)]),
     "large": lambda _: large(),
-    "compressed": lambda _: large(store="zarr"),
-    "compressed texts": lambda _: create([episode(k, 9) for k in range(3)], store="zarr"),
+    "compressed": lambda _: large(storage="zarr"),
+    "compressed texts": lambda _: create([episode(k, 9) for k in range(3)], storage="zarr"),
     "derived": lambda _: derived(),
     "frames": lambda _: film([4, 3, 9]),
     "videos": videos,

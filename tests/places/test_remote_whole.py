@@ -29,7 +29,7 @@ REPOSITORY = Path(__file__).parents[2]
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["large", "compressed", "grown"])
 def test_a_remote_dataset_becomes_an_ordinary_one(kind: str, store: Path, other: Path) -> None:  # noqa: F811
-    wanted = {"large": large, "compressed": lambda: large(store="zarr"), "grown": grown}[kind]()
+    wanted = {"large": large, "compressed": lambda: large(storage="zarr"), "grown": grown}[kind]()
     push(wanted.id, store)
     got = rlds_cli.open_dataset(store, home=other)
     name = next(n for n, f in wanted.schema.items() if f.kind == "array")

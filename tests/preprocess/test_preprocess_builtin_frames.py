@@ -322,9 +322,9 @@ def test_odd_frames_make_no_video(ds):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("store", ["memmap", "zarr"])
-def test_videos_of_shards_and_trims(drives, store, tmp_path):
-    ds = rlds_cli.create("local/drives", drives, store=store).trim({0: (2, 9)}, "short")
+@pytest.mark.parametrize("storage", ["memmap", "zarr"])
+def test_videos_of_shards_and_trims(drives, storage, tmp_path):
+    ds = rlds_cli.create("local/drives", drives, storage=storage).trim({0: (2, 9)}, "short")
     whole = preprocess.run(ds, "encode", "film", args={"codec": "h264"}, jobs=0)
     for number in (1, 2):
         preprocess.run_shard(ds, "encode", "apart", args={"codec": "h264"}, shard=(number, 2), jobs=0)

@@ -171,7 +171,7 @@ def test_frames_picked_by_hand_become_arrays_of_the_same_values(film):
 @pytest.mark.thorough
 @pytest.mark.parametrize("fn", [functions.normalise_in_place, functions.good, functions.normalise_batch])
 def test_a_compressed_source_gives_the_same_and_a_compressed_result(fn):
-    def source(name, store):
+    def source(name, storage):
         rng = np.random.default_rng(1)
         episodes = (
             {
@@ -182,7 +182,7 @@ def test_a_compressed_source_gives_the_same_and_a_compressed_result(fn):
             }
             for t in (3, 7, 2, 9)
         )
-        return rlds_cli.create(name, episodes, store=store)
+        return rlds_cli.create(name, episodes, storage=storage)
 
     plain = preprocess.run(source("local/plain", "memmap"), fn)
     packed = preprocess.run(source("local/packed", "zarr"), fn)
@@ -241,8 +241,8 @@ print(most - before)
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
-@pytest.mark.parametrize(("unit", "store"), [("episode", "zarr"), ("batch", "memmap")])
-def test_memory_stays_bounded(unit, store):
+@pytest.mark.parametrize(("unit", "storage"), [("episode", "zarr"), ("batch", "memmap")])
+def test_memory_stays_bounded(unit, storage):
     """400 MB of observations; the function's own copies count as well."""
 
     def episodes():
@@ -254,7 +254,7 @@ def test_memory_stays_bounded(unit, store):
                 "next": {"terminated": True},
             }
 
-    rlds_cli.create("local/wide", episodes(), store=store)
+    rlds_cli.create("local/wide", episodes(), storage=storage)
     run = subprocess.run(
         [sys.executable, "-c", _MEMORY, unit],
         capture_output=True,

@@ -117,7 +117,7 @@ def created() -> Dataset:
 
 
 def compressed() -> Dataset:
-    return create([episode(k, 9) for k in range(3)], store="zarr")
+    return create([episode(k, 9) for k in range(3)], storage="zarr")
 
 
 def derived() -> Dataset:
@@ -904,7 +904,7 @@ def test_another_dataset_is_not_replaced(store: Path, other: Path) -> None:
 
 def test_arguments(store: Path, other: Path) -> None:
     push(large(300).id, store)
-    for options in ({"store": "zarr"}, {"episodes": "0:3"}, {"source": "/x"}, {"frames": "raw"}):
+    for options in ({"storage": "zarr"}, {"episodes": "0:3"}, {"source": "/x"}, {"frames": "raw"}):
         with pytest.raises(InvalidArgument, match="does not apply"):
             bring(store, other, **options)
     with pytest.raises(InvalidArgument, match="has its own id"):

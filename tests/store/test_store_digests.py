@@ -136,10 +136,10 @@ def episodes(lengths: list[int]) -> list[dict[str, object]]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("store", ["memmap", "zarr"])
-def test_the_fingerprint_of_a_selection_is_that_of_a_copy(tmp_path: Path, store: str) -> None:
+@pytest.mark.parametrize("storage", ["memmap", "zarr"])
+def test_the_fingerprint_of_a_selection_is_that_of_a_copy(tmp_path: Path, storage: str) -> None:
     whole = episodes([5, 2, 9, 1, 4])
-    ds = rlds_cli.create("local/whole", whole, store=store, home=tmp_path)  # type: ignore[arg-type]
+    ds = rlds_cli.create("local/whole", whole, storage=storage, home=tmp_path)  # type: ignore[arg-type]
     part = rlds_cli.create("local/part", [whole[k] for k in (4, 0, 2)], home=tmp_path)
     assert ds.select(episodes=[4, 0, 2]).fingerprint == part.fingerprint != ds.fingerprint
     assert ds.select(episodes=np.arange(5)).fingerprint == ds.fingerprint

@@ -141,9 +141,9 @@ def test_the_manifest_and_the_list_anywhere(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("store", ["memmap", "zarr"])
-def test_a_dataset_without_digests_of_files_is_damaged(store: str, tmp_path: Path) -> None:
-    directory = everything(tmp_path, store)
+@pytest.mark.parametrize("storage", ["memmap", "zarr"])
+def test_a_dataset_without_digests_of_files_is_damaged(storage: str, tmp_path: Path) -> None:
+    directory = everything(tmp_path, storage)
     own = json.loads((directory / "zarr.json").read_text())["attributes"]["rlds"]
     arrays.write_group(directory, {"rlds": own})
     assert [p.where for p in verify_directory(directory).problems] == ["manifest"]
@@ -188,14 +188,14 @@ STATISTICS = ("mean", "std", "min", "max", "q01", "q99", "count", "nonfinite", "
 
 
 @pytest.mark.parametrize(
-    ("store", "keys"),
+    ("storage", "keys"),
     [
         ("memmap", ("std", "q99", "count", "histogram", "low")),
-        *(pytest.param(store, STATISTICS, marks=pytest.mark.thorough) for store in ("memmap", "zarr")),
+        *(pytest.param(storage, STATISTICS, marks=pytest.mark.thorough) for storage in ("memmap", "zarr")),
     ],
 )
-def test_statistics_follow_from_the_rows(store: str, keys: tuple[str, ...], tmp_path: Path) -> None:
-    directory = everything(tmp_path, store)
+def test_statistics_follow_from_the_rows(storage: str, keys: tuple[str, ...], tmp_path: Path) -> None:
+    directory = everything(tmp_path, storage)
     m = Manifest.read(directory)
     for key in keys:
         other = (np.asarray(m.stats["action"][key]) + 1).tolist()

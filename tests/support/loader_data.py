@@ -79,14 +79,14 @@ def episode(
 
 
 def create(
-    episodes: list[Known], *, reward: bool = True, store: str = "memmap", ref: str = "local/known"
+    episodes: list[Known], *, reward: bool = True, storage: str = "memmap", ref: str = "local/known"
 ) -> rlds_cli.Dataset:
     """Write them, in place of what a test wrote under the same id before."""
 
     def make() -> rlds_cli.Dataset:
-        return rlds_cli.create(ref, (e.plain(reward=reward) for e in episodes), store=store, force=True)
+        return rlds_cli.create(ref, (e.plain(reward=reward) for e in episodes), storage=storage, force=True)
 
-    return made_once(ref, make, episodes, reward, store)
+    return made_once(ref, make, episodes, reward, storage)
 
 
 @st.composite

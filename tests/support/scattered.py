@@ -126,5 +126,5 @@ def pair(make: Callable[[], Dataset], tmp_path: Path, **options: Any) -> tuple[D
 
 def dataset(ref: str = "local/rows", **options: Any) -> Dataset:
     """Write a dataset of `episodes`."""
-    store = options.pop("store", "memmap")
-    return rlds_cli.create(ref, episodes(**options), store=store, force=True)
+    storage = options.pop("storage", "memmap")
+    return rlds_cli.create(ref, episodes(**options), storage=storage, force=True)

@@ -116,7 +116,7 @@ def create(
     citation: str | None = None,
     depth_unit: Literal["mm", "m"] | None = None,
     frames: Literal["encoded", "raw"] = "encoded",
-    store: Literal["memmap", "zarr"] = "memmap",
+    storage: Literal["memmap", "zarr"] = "memmap",
     force: bool = False,
     home: StrPath | None = None,
     progress: Progress | bool | None = None,
@@ -151,7 +151,7 @@ def create(
         What a number in frames of depth, PNG of 16 bits, stands for; `rlds_cli.loader.Metres` converts them.
     frames : {"encoded", "raw"}
         Keep frames given as bytes, and unchanged ones of ``ds.episode(k)``, as they are; or store arrays.
-    store : {"memmap", "zarr"}
+    storage : {"memmap", "zarr"}
         Memory-mapped files, or compressed ones.
     force : bool
         Replace a dataset of this id.
@@ -198,7 +198,7 @@ def create(
             found, notes = _spaces(told, env_id, job.schema)
             built = Work(job, work).run(progress=shown(progress))
             built = replace(job.needed(built), notes=(*built.notes, *notes))
-            about = Description(str(id), store, env=env, reader="create", spaces=found, facts=facts)
+            about = Description(str(id), storage, env=env, reader="create", spaces=found, facts=facts)
             finish(built, about, locate=job.videos.locate)
             record_findings(built.directory)
             History(place.dataset(id)).replace(built.directory)

@@ -79,5 +79,5 @@ def extend(there: Dataset, made: Dataset, files: Sequence[Path], place: Home, te
         History(target).publish(built)
 
     todo = merging.MergeJob(id, [there, made], None, None, place, shares=m.encoding == "memmap")
-    merging.make(todo, place, publish, store=m.encoding, tell=tell)
+    merging.make(todo, place, publish, storage=m.encoding, tell=tell)
     return target

@@ -92,13 +92,13 @@ def plan_merge(
     *,
     fields: Sequence[str] | None = None,
     column: str = COLUMN,
-    store: Literal["memmap", "zarr"] = "memmap",
+    storage: Literal["memmap", "zarr"] = "memmap",
     copy: bool = False,
     home: StrPath | None = None,
 ) -> MergePlan:
     """Check whether datasets can be merged, and say what would be written. Parameters and errors: those of `merge`."""
     place = Home(settings.read(home).home)
-    members, shares = _opened(refs, home), store == "memmap"
+    members, shares = _opened(refs, home), storage == "memmap"
     return MergeJob(ids.parse(ref), members, fields, column, place, shares=shares, copy=copy).plan
 
 
@@ -108,7 +108,7 @@ def merge(
     *,
     fields: Sequence[str] | None = None,
     column: str = COLUMN,
-    store: Literal["memmap", "zarr"] = "memmap",
+    storage: Literal["memmap", "zarr"] = "memmap",
     copy: bool = False,
     force: bool = False,
     home: StrPath | None = None,
@@ -132,7 +132,7 @@ def merge(
         Fields of the result. Without it, the members must have the same fields.
     column : str
         Name of the episode column that holds the id of the dataset that an episode came from.
-    store : {"memmap", "zarr"}
+    storage : {"memmap", "zarr"}
         Memory-mapped files, or compressed ones.
     copy : bool
         Write the rows of members on another disk or of another user, too.
@@ -161,34 +161,34 @@ def merge(
     where = settings.read(home)
     place = Home(where.home)
     members = _opened(refs, home)
-    todo = MergeJob(id, members, fields, column, place, shares=store == "memmap", copy=copy)
+    todo = MergeJob(id, members, fields, column, place, shares=storage == "memmap", copy=copy)
     _ = todo.plan  # errors before anything is written
     check_free(id, where, force, _REPLACE)
     with exclusive(place, id, tell):
         check_free(id, where, force, _REPLACE)  # another process may have held the lock
         publish = History(place.dataset(id)).replace
-        make(todo, place, publish, store=store, tell=tell)
+        make(todo, place, publish, storage=storage, tell=tell)
     return open_dataset(str(id), home=home)
 
 
 def make(
-    todo: MergeJob, place: Home, publish: Callable[[Path], None], *, store: str = "memmap", tell: Progress
+    todo: MergeJob, place: Home, publish: Callable[[Path], None], *, storage: str = "memmap", tell: Progress
 ) -> None:
     """Write the result of a merge, and have its directory published. The caller has the lock of its id."""
     work = place.partial(ids.parse(todo.id), todo.key[:16])
     disk.check_space(todo.plan.bytes, place.root)
     safe_files.work_directory(work, place.root)
-    publish(_written(todo, work, store, tell))
+    publish(_written(todo, work, storage, tell))
     trees.discard(work)
 
 
-def _written(todo: MergeJob, work: Path, store: str, tell: Progress) -> Path:
+def _written(todo: MergeJob, work: Path, storage: str, tell: Progress) -> Path:
     """Write the result below ``work``, and return its directory."""
     trees.discard(work / _JOINED)
     if not todo.copied:
         return _joined(todo, work, None)
     built = Work(todo, work).run(progress=tell)
-    finish(built, todo.described(store), locate=todo.videos.locate)
+    finish(built, todo.described(storage), locate=todo.videos.locate)
     if len(todo.copied) == todo.count:
         record_findings(built.directory)
         return built.directory
@@ -420,7 +420,7 @@ class MergeJob:
             + (all_rows - rows) * sum(f.row_bytes for f in converted),
         )
 
-    def described(self, store: str) -> Description:
+    def described(self, storage: str) -> Description:
         """Describe the result; what all members agree on stays."""
         manifests = [ds.manifest for ds in self._members]
         names = {f.name for f in self.fields}
@@ -431,7 +431,7 @@ class MergeJob:
         }
         return Description(
             self.id,
-            store,
+            storage,
             reader=MERGED,
             reader_version=1,
             facts=_common([m.facts for m in manifests]),

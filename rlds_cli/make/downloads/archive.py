@@ -263,7 +263,7 @@ def _conversion(
         id=id,
         reader=format,
         archive=archive,
-        encoding=request.store,
+        encoding=request.storage,
         frames=request.frames,
         sources=_sources(came, files, transfer.plan.destination),
         facts={k: v for k, v in scores.items() if v is not None},

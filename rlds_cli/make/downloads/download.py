@@ -90,7 +90,7 @@ def download(
     ref: str | Sequence[str],
     *,
     source: str | None = None,
-    store: Encoding = "memmap",
+    storage: Encoding = "memmap",
     frames: str = "encoded",
     jobs: int | None = None,
     force: bool = False,
@@ -124,7 +124,7 @@ def download(
         ``https://HOST/runs/*.hdf5``, are the files of one archive.
     source : str, optional
         The only file, directory or mirror to take the archive from; or a dataset to copy.
-    store : {"memmap", "zarr"}
+    storage : {"memmap", "zarr"}
         Memory-mapped files, or compressed ones.
     frames : str
         ``encoded``: images stay as published. ``raw`` or ``HxW`` (``84x84``): decoded at conversion, as ``ID@raw``.
@@ -184,7 +184,7 @@ def download(
     request = DownloadRequest(
         first,
         source,
-        store,
+        storage,
         frames,
         force,
         keep_archive,
@@ -334,8 +334,8 @@ def _planned(what: Pushed | Here | ToMake, guess: bool, progress: Progress) -> D
             return Delivery(str(remote.id), None, remote.files, remote.size, 0, 0, {"fetch": remote.files})
         case Here():
             found, encoding = str(what.id), Manifest.read(what.path).encoding
-            is_other = encoding != request.store
-            note = f"{encoding}-encoded; rlds convert {found} --to {request.store}" if is_other else ""
+            is_other = encoding != request.storage
+            note = f"{encoding}-encoded; rlds convert {found} --to {request.storage}" if is_other else ""
             return Delivery(found, what.path, note=note)
     id, entry = what.id, what.entry
     if what.copied is not None:

@@ -139,7 +139,7 @@ def _check_options(request: DownloadRequest) -> None:
     plain = DownloadRequest(request.ref)
     for name, option in (
         ("source", "--from"),
-        ("store", "--storage"),
+        ("storage", "--storage"),
         ("frames", "--frames"),
         ("keep_archive", "--no-keep-archive"),
         ("skip_bad", "--skip-bad"),

@@ -40,7 +40,7 @@ class DownloadRequest:
 
     ref: str
     source: str | None = None
-    store: Encoding = "memmap"
+    storage: Encoding = "memmap"
     frames: str = "encoded"
     force: bool = False
     keep_archive: bool = True
@@ -197,12 +197,13 @@ def _order(values: dict[str, Any]) -> DownloadRequest | None:
     except (TypeError, ValueError, OverflowError, KeyError, AttributeError):
         return None
     optional = (request.source, request.revision, request.as_, request.sha256, request.url)
-    texts = (request.ref, request.store, request.frames, *(text or "" for text in optional))
+    texts = (request.ref, request.storage, request.frames, *(text or "" for text in optional))
     flags = (request.force, request.keep_archive, request.skip_bad, request.blocks)
     urls = [*request.also, *(u for f in (*request.files, *request.pinned) for u in (f.path, *f.urls))]
     sound = all(isinstance(t, str) for t in (*texts, *urls)) and all(isinstance(f, bool) for f in flags)
     sound &= isinstance(request.reading, dict) and _is_line(request.line, request.ref)
-    return request if sound and request.store in get_args(Encoding) and request.withheld in get_args(Withheld) else None
+    sound &= request.storage in get_args(Encoding) and request.withheld in get_args(Withheld)
+    return request if sound else None
 
 
 def _is_line(line: object, id: str) -> bool:

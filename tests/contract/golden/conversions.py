@@ -46,7 +46,7 @@ GENUINE = (
 # The same archive, imported in other ways.
 OTHERWISE: tuple[tuple[str, dict[str, Any]], ...] = (
     ("d4rl/hopper_random_layout-v2.hdf5", {"episodes_by": "jumps"}),
-    ("d4rl/kitchen_layout-v0.hdf5", {"store": "zarr"}),
+    ("d4rl/kitchen_layout-v0.hdf5", {"storage": "zarr"}),
     ("dopamine/Breakout/1/replay_logs", {"frames": "42x42"}),
     ("lerobot/image_v3", {"frames": "raw"}),
     ("openx/bridge_dataset/1.0.0", {"last_step": "observation"}),

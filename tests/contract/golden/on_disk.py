@@ -43,7 +43,7 @@ def collect(directory: Path) -> dict[str, Any]:
     home = directory / "home"
     known = varied()[:6]
     plain = create(known)
-    packed = create(known, store="zarr", ref="local/packed")
+    packed = create(known, storage="zarr", ref="local/packed")
     images = import_files(DATA / "lerobot/image_v3", "local/images", jobs=0)
     sample = rlds_cli.download("sample/cartpole-minari", jobs=0)
     derived = preprocess.run(sample, "prep.py:half", jobs=0)

@@ -42,7 +42,7 @@ def write(home: Path) -> None:
     """Write the datasets into RLDS_HOME, and the home into the archive."""
     Path("own.py").write_text(HALF)  # in the current directory: the manifest holds the path as it is given
     plain = rlds_cli.create("local/plain", episodes())
-    rlds_cli.create("local/packed", episodes(), store="zarr")
+    rlds_cli.create("local/packed", episodes(), storage="zarr")
     preprocess.run(plain, "own.py:half", "half", jobs=0)
     with tarfile.open(HOME, "w:gz") as tar:
         tar.add(home / "datasets", "datasets", filter=_of_nobody)
