@@ -326,7 +326,7 @@ def masked(path: Path, walks: np.ndarray, actions: np.ndarray, **masks: list[int
             g["obs/q"], g["actions"], g["rewards"], g["dones"] = w, a, np.zeros(len(a)), np.arange(len(a)) == 39
         for name, of in masks.items():
             f[f"mask/{name}"] = np.array([f"demo_{k}".encode() for k in of])
-    return rlds_cli.import_files(path, f"local/{path.stem}", cache_dir=path.parent / "home")
+    return rlds_cli.import_files(path, f"local/{path.stem}", home=path.parent / "home")
 
 
 def test_episodes_of_one_split_in_another_are_named(tmp_path: Path) -> None:
@@ -353,7 +353,7 @@ def test_episodes_of_one_split_in_another_are_named(tmp_path: Path) -> None:
 def test_quantiles_of_a_report_and_of_expressions_are_one_number(tmp_path: Path) -> None:
     """Of an odd number of episodes, the median is the value of one of them."""
     walks = np.cumsum(np.random.default_rng(0).normal(size=(9, 40, 2)), axis=1)
-    ds = rlds_cli.create("local/arm", [{"observation": w, "action": w} for w in walks], cache_dir=tmp_path)
+    ds = rlds_cli.create("local/arm", [{"observation": w, "action": w} for w in walks], home=tmp_path)
     report = rlds_cli.check(ds, measures=["motion"], jobs=0)
     (jerk,) = [m for m in report.measures if m.name == "quality_jerk"]
     (middle,) = ds.select(where="quality_jerk == quantile(quality_jerk, 0.5)").episodes.index
