@@ -218,7 +218,7 @@ def inspect() -> str:
     from rlds_cli import look
 
     with tempfile.TemporaryDirectory() as home:
-        ds = rlds_cli.download(SHOWN, cache_dir=home)
+        ds = rlds_cli.download(SHOWN, home=home)
         shown = look.page(look.summarise(ds), ref=SHOWN)
         console = Console(width=COLUMNS, force_terminal=True, color_system="standard", highlight=False, emoji=False)
         lines = [[(f"$ rlds inspect {SHOWN}", None)]]

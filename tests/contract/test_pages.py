@@ -164,7 +164,7 @@ def _(ran: Ran) -> None:
         (256, 2), (256, 1), (256, 1), (256, 1),
     ]  # fmt: skip
     assert set(ran["data"]) >= {"observations", "actions", "rewards", "terminals", "next_observations"}
-    made, arrived = (rlds_cli.open_dataset("local/press@normalise", cache_dir=home) for home in (None, "there"))
+    made, arrived = (rlds_cli.open_dataset("local/press@normalise", home=home) for home in (None, "there"))
     assert arrived.fingerprint == made.fingerprint and not Path("there/archives").exists()
     *_, last = Loader(made, batch_size=256, seed=0, steps=3)
     assert (ran["batch"]["observation"] == last["observation"]).all()
@@ -289,7 +289,7 @@ def _(here: Path, setenv: SetEnv) -> None:
         shutil.copy(file, here / "copies")
     shutil.copytree(SAMPLES / "cartpole-minari", here / "robots/bridge")
     shutil.copytree(here / "Alien", here / "games/run_1")
-    rlds_cli.download("sample/pendulum-d4rl", cache_dir=here / "shared/rlds")
+    rlds_cli.download("sample/pendulum-d4rl", home=here / "shared/rlds")
 
 
 @after("docs/guides/downloading.md")
@@ -343,7 +343,7 @@ def _(here: Path, setenv: SetEnv) -> None:
 
 @after("docs/guides/homes.md")
 def _(ran: Ran) -> None:
-    moved = rlds_cli.open_dataset("local/press", cache_dir="data/rlds")
+    moved = rlds_cli.open_dataset("local/press", home="data/rlds")
     assert moved.fingerprint == rlds_cli.open_dataset("local/press").fingerprint
 
 
@@ -486,12 +486,12 @@ def _(ran: Ran) -> None:
 @after("docs/guides/sharing.md")
 def _(ran: Ran) -> None:
     assert ran["done"].sent == 0 and ran["ds"].fingerprint == ran["done"].fingerprint
-    copy = rlds_cli.open_dataset("local/copy", cache_dir="another-home")
+    copy = rlds_cli.open_dataset("local/copy", home="another-home")
     assert copy.fingerprint == rlds_cli.open_dataset("local/log").fingerprint and copy.num_episodes > 1
-    assert rlds_cli.open_dataset("local/arm@norm", cache_dir="third-home").fingerprint == ran["ds"].fingerprint
+    assert rlds_cli.open_dataset("local/arm@norm", home="third-home").fingerprint == ran["ds"].fingerprint
 
 
 @after("docs/guides/remote.md")
 def _(ran: Ran) -> None:
     assert ran["ds"].store.address and ran["ds"].fingerprint == ran["local"].fingerprint
-    assert rlds_cli.open_dataset("local/copy", cache_dir="third-home").fingerprint == ran["ds"].fingerprint
+    assert rlds_cli.open_dataset("local/copy", home="third-home").fingerprint == ran["ds"].fingerprint
