@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ START, END = "<!-- figures: written by python benchmarks --markdown -->\n", "<!-
 PREPROCESS = "<!-- figures of preprocess: written by python benchmarks --markdown -->\n"
 ARCHIVES = "<!-- figures of archives: written by python benchmarks --markdown -->\n"
 IMPORTS = "<!-- figures of imports: written by python benchmarks --markdown -->\n"
+GROWTH = "<!-- figures of growth: written by python benchmarks --markdown -->\n"
 GROWING = "<!-- figures of growing: written by python benchmarks --markdown -->\n"
 SHARING = "<!-- figures of sharing: written by python benchmarks --markdown -->\n"
 VIDEO = "<!-- figures of video: written by python benchmarks --markdown -->\n"
@@ -30,12 +32,15 @@ def write() -> None:
     """Put the tables of what was measured in place of those that are there, and the run beside the earlier ones."""
     if (RESULTS / "loader.json").exists():
         published.keep(json.loads((RESULTS / "loader.json").read_text()))
+    if (RESULTS / "growth.json").exists():
+        shutil.copyfile(RESULTS / "growth.json", published.GROWTH)
     published.write()
     places = (
         (START, "loader", tables),
         (PREPROCESS, "preprocess", preprocess_tables),
         (ARCHIVES, "images", archives),
         (IMPORTS, "imports", partial(single, "imports", "benchmarks/imports.py")),
+        (GROWTH, "growth", partial(single, "growth", "benchmarks/growth.py")),
         (GROWING, "growing", partial(single, "growing", "make bench-grow")),
         (SHARING, "sharing", partial(single, "sharing", "make bench-share")),
         (VIDEO, "video", partial(single, "video", "make bench-video")),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 RUNS = Path(__file__).parent / "runs"
+GROWTH = Path(__file__).parent / "growth.json"  # the last run of growth.py, of which the chart is drawn
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "performance.md"
 START, END = "<!-- figures: written by python benchmarks --markdown -->", "<!-- end of figures -->"
 LAST = 3

@@ -130,7 +130,7 @@ def jpeg_frames() -> Dataset:
         else:
             _random(field, directory, rows)
 
-    return _written(id, fields, FRAME_EPISODES, FRAME_STEPS, write)
+    return written(id, fields, FRAME_EPISODES, FRAME_STEPS, write)
 
 
 def jpeg(picture: np.ndarray) -> bytes:
@@ -166,18 +166,18 @@ def billion() -> Dataset:
             f.write(_block(field, size))
         arrays.finish(directory, shape, field.dtype)
 
-    return _written("local/1e9-steps", HALFCHEETAH, BILLION_EPISODES, EPISODE, write)
+    return written("local/1e9-steps", HALFCHEETAH, BILLION_EPISODES, EPISODE, write)
 
 
 def cold_rows() -> Dataset:
     """Eight million small rows, 0.8 GB."""
-    return _written("local/cold-rows", HALFCHEETAH, COLD_ROWS, EPISODE, _random)
+    return written("local/cold-rows", HALFCHEETAH, COLD_ROWS, EPISODE, _random)
 
 
 def cold_windows() -> Dataset:
     """Five million rows of 768 bytes, 3.8 GB."""
     fields = (Field("observation", "float32", (COLD_WIDTH,), "both"), *HALFCHEETAH[1:])
-    return _written("local/cold-windows", fields, COLD_WINDOWS_EPISODES, EPISODE, _random)
+    return written("local/cold-windows", fields, COLD_WINDOWS_EPISODES, EPISODE, _random)
 
 
 def _random(field: Field, directory: Path, rows: int) -> None:
@@ -201,7 +201,7 @@ def _block(field: Field, rows: int) -> bytes:
     return np.random.default_rng(0).standard_normal((rows, *field.shape), np.float32).tobytes()
 
 
-def _written(
+def written(
     id: str, fields: tuple[Field, ...], episodes: int, length: int, write: Callable[[Field, Path, int], None]
 ) -> Dataset:
     try:

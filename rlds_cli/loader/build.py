@@ -69,7 +69,8 @@ def pool(
     if needed and not usable.any():
         raise window.nowhere(len(table), int(table.steps.max(initial=0)))
     bucket, pad = getattr(window, "bucket", None), getattr(window, "pad", None)
-    table, counts = table.where(usable), counts[usable]
+    if not usable.all():  # a selection is a copy
+        table, counts = table.where(usable), counts[usable]
     if bucket is not None:
         by_length = np.argsort(table.steps, kind="stable")
         table, counts = table.where(by_length), counts[by_length]

@@ -146,18 +146,25 @@ class PrefixIndex:
         return self.table.find(numbers)
 
 
+_PIECE = 1 << 16  # episodes whose intermediate values stay in the processor's cache
+
+
 def _first_episodes(ends: IntArray, total: int, shift: int) -> npt.NDArray[np.int32]:
     """Return the first episode of each slice of the range: the number of those that end before the slice begins."""
     slices = (max(total, 1) - 1 >> shift) + 1
-    if not len(ends):
-        return np.zeros(slices, np.int32)
-    after = ends + ((1 << shift) - 1)
-    after >>= shift  # the first slice that begins at the end of the episode, or later
-    after[-1] = slices
-    begin_here = np.diff(after, prepend=0)
-    if (begin_here < 0).any():  # ends do not ascend, which `PrefixTable` refuses
-        return np.zeros(slices, np.int32)
-    return np.repeat(np.arange(len(ends), dtype=np.int32), begin_here)
+    first = np.zeros(slices, np.int32)
+    filled = 0
+    for at in range(0, len(ends), _PIECE):
+        after = ends[at : at + _PIECE] + ((1 << shift) - 1)
+        after >>= shift  # the first slice that begins at the end of the episode, or later
+        if at + _PIECE >= len(ends):
+            after[-1] = slices
+        begin_here = np.diff(after, prepend=filled)
+        if (begin_here < 0).any() or after[-1] > slices:  # ends do not ascend, which `PrefixTable` refuses
+            return np.zeros(slices, np.int32)
+        first[filled : after[-1]] = np.repeat(np.arange(at, at + len(after), dtype=np.int32), begin_here)
+        filled = int(after[-1])
+    return first
 
 
 # names of columns that samplers add, and mixtures

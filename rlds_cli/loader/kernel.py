@@ -525,15 +525,17 @@ class WindowTable:
         columns = start, steps, transitions, observed
         if len({len(c) for c in columns}) > 1:
             raise DamagedDataset(f"columns over episodes of {', '.join(str(len(c)) for c in columns)} rows.")
-        fit = all(len(c) == 0 or (c.min() >= 0 and c.max() < _MOST_ROWS) for c in columns)
-        if not fit or (transitions > steps).any() or (observed > steps + 1).any():
-            sound = (transitions <= steps) & (observed <= steps + 1)
-            for column in columns:
+        self.rows, self.pad = 0, pad
+        for at in range(0, len(start), _PIECE):
+            first, length, counted, seen = piece = [c[at : at + _PIECE] for c in columns]
+            sound = (counted <= length) & (seen <= length + 1)
+            for column in piece:
                 sound &= (column >= 0) & (column < _MOST_ROWS)
-            raise DamagedDataset(f"episode {int(np.argmin(sound)):,}: its rows or steps are not possible.")
+            if not sound.all():
+                raise DamagedDataset(f"episode {at + int(np.argmin(sound)):,}: its rows or steps are not possible.")
+            self.rows = max(self.rows, int((first + length).max()) + 1)
         self._kept = [np.ascontiguousarray(x, np.int64) for x in columns]
         self.struct = _Windows(len(start), *starts, *map(address, self._kept))
-        self.rows, self.pad = int((start + steps + 1).max(initial=0)), pad
 
     def check_limit(self, limit: IntArray) -> None:
         """Refuse rows [episodes] that an episode does not have."""
@@ -865,6 +867,7 @@ def _samples(
 
 
 _MOST_ROWS = 1 << 60  # sums of a few such numbers fit 64 bits
+_PIECE = 1 << 16  # episodes that are checked at a time: they stay in the processor's cache
 
 
 def _checked(bad: int) -> None:

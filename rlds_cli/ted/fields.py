@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Literal
 
 import numpy as np
@@ -61,7 +62,7 @@ class Field:
     @property
     def row_bytes(self) -> int:
         """Bytes of one decoded row; text counts its code."""
-        return 4 if self.kind == "text" else int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+        return 4 if self.kind == "text" else prod(self.shape) * np.dtype(self.dtype).itemsize
 
     @property
     def is_video(self) -> bool:

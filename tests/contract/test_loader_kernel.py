@@ -131,6 +131,18 @@ def test_intervals(seed, count, lengths, n):
     same(index.find(numbers.reshape(-1, 1))[0], np.reshape(got[0], (-1, 1)))
 
 
+@pytest.mark.parametrize("count", [(1 << 16) - 1, 1 << 16, (1 << 16) + 1, 200_000])
+def test_intervals_of_many_episodes(count):
+    """Tables are made in pieces of 65,536 episodes."""
+    counts = np.random.default_rng(count).integers(1, 9, count)
+    counts[[0, count // 2, 65_533]] = 3000
+    bounds = np.r_[0, np.cumsum(counts)]
+    numbers = np.r_[bounds[:-1], bounds[1:] - 1]  # the first and the last number of each
+    episode, within = PrefixIndex(counts).find(numbers)
+    same(episode, np.tile(np.arange(count), 2))
+    same(within, np.r_[np.zeros(count, np.int64), counts - 1])
+
+
 @pytest.mark.parametrize("number", [-1, 30, -(2**63), *HUGE])
 def test_numbers_of_no_interval(number):
     index = PrefixIndex(np.array([10, 20]))
@@ -607,6 +619,10 @@ def copied(rows=12, **where):
 @pytest.mark.parametrize("column", ["start", "steps", "transitions", "observed"])
 @pytest.mark.parametrize("number", [-1, -(2**63), 2**60, 2**63 - 1])
 def test_columns_over_episodes_that_cannot_be(column, number):
+    many = {name: np.resize(getattr(plain(), name), 70_000) for name in ("start", "steps", "transitions", "observed")}
+    many[column][66_000] = number
+    with pytest.raises(DamagedDataset, match="episode 66,000: its rows or steps are not possible"):
+        kernel.WindowTable(**many, starts=(1, 0))
     for at in (0, 1):
         values = getattr(plain(), column).copy()
         values[at] = number

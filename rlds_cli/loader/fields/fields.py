@@ -366,8 +366,12 @@ class Fields:
     def rows(self, name: str) -> ColumnRows:
         """Return all rows of a stored array field."""
         if name not in self._rows:
-            self._rows[name] = memory.open_rows(self.dataset, name)
+            self._rows[name] = memory.open_rows(self.dataset, name, sparing=self._sparing)
         return self._rows[name]
+
+    @cached_property
+    def _sparing(self) -> bool:
+        return memory.exceeds_memory(self.dataset)
 
     def source(self, name: str) -> ColumnRows | Decoding:
         """Return the rows of a stored field, or how it is decoded."""

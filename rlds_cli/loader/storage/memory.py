@@ -142,28 +142,29 @@ class ColumnRows:
         return len(self.values)
 
 
-def open_rows(dataset: Dataset, name: str) -> ColumnRows:
+def open_rows(dataset: Dataset, name: str, *, sparing: bool) -> ColumnRows:
     """Return all rows of an array field: mapped, or decoded if the dataset is compressed.
 
-    Those of a remote dataset are mapped, too, and true where their blocks are held, see `storage.remote`.
+    ``sparing`` says that the dataset `exceeds_memory`. Rows of a remote dataset are mapped, too, and true where their
+    blocks are held, see `storage.remote`.
     """
     if blocks_of(dataset) is not None:
         rows = mapped(dataset, name)
-        return ColumnRows(rows, MappedRows(rows, sparing=exceeds_memory(dataset), mine=True) if rows.nbytes else None)
+        return ColumnRows(rows, MappedRows(rows, sparing=sparing, mine=True) if rows.nbytes else None)
     stored = dataset.store.rows(name)
     if dataset.encoding != "memmap" or not stored.nbytes:
         return ColumnRows(stored)
     files, of = dataset.store.files, dataset.store.table.column(name)
     if files.guarded(lambda: files.file_of(of)) is None:
         mine = os.geteuid() == 0 or (safe_files.is_own(dataset.path) and not files.refers_to)
-        return ColumnRows(stored, MappedRows(stored, sparing=exceeds_memory(dataset), mine=mine))
+        return ColumnRows(stored, MappedRows(stored, sparing=sparing, mine=mine))
     row_bytes = stored.itemsize * prod(stored.shape[1:])
 
     def opened() -> RandomMap:
         path = files.file_of(of)
         assert path is not None
         try:
-            return RandomMap(path, row_bytes, len(stored), sparing=exceeds_memory(dataset))
+            return RandomMap(path, row_bytes, len(stored), sparing=sparing)
         except (OSError, ValueError) as e:  # it was opened a moment ago
             raise DamagedDataset(f"{path} cannot be mapped any more: {e}", hint=f"rlds verify {dataset.id}") from e
 
