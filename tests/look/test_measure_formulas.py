@@ -243,6 +243,39 @@ def test_rewards_that_are_0_throughout_say_nothing_of_success(tmp_path: Path) ->
     assert np.isnan(column(ds, "quality_success_mismatch")).all()
 
 
+def test_elements_that_keep_their_bits_among_others_stand_out(tmp_path: Path) -> None:
+    """One of three elements is the same at 8 steps: 7 times it does not change. Another one rests in each episode."""
+    rng = np.random.default_rng(0)
+    walks = np.cumsum(rng.normal(size=(20, 40, 3)), axis=1)
+    for k, w in enumerate(walks):
+        w[5 : 15 + k % 7, 2] = w[5, 2]
+    walks[3, 10:18, 0] = walks[3, 10, 0]
+    walks[8, :, 1] = 4  # which is a dead joint
+    walks[11, 5:35, 2] = walks[11, 5, 2]  # longer than usual, of an element that rests anyway
+    ds = rlds_cli.create("local/arm", [{"observation": w, "action": w[:, :1]} for w in walks], cache_dir=tmp_path)
+    assert Measures(ds).elements("quality_frozen_element") == ["observation[0]", "observation[1]", "observation[2]"]
+    of = found(ds, "motion")
+    f = of["frozen-signal", "quality_frozen_element"]
+    assert (f.episodes, f.field, [(r.first, r.stop) for r in f.ranges]) == ((3,), "observation[0]", [(11, 18)])
+    assert of["dead-joint", "quality_dead_joints"].episodes == (8,)
+    values = Measures(ds).values("quality_frozen_element")
+    assert values[3].tolist() == [7, 0, 12]
+    assert values[:, 2].tolist() == [29 if k == 11 else 9 + k % 7 for k in range(20)]
+
+
+def test_what_many_episodes_do_in_one_element_or_another_is_usual(tmp_path: Path) -> None:
+    """Each of four elements of the action is clipped in 2 of 20 episodes: 8 are, and none stands out; of 2 both do."""
+    for count in (4, 1):
+        actions = np.random.default_rng(0).normal(size=(20, 40, 4))
+        for j in range(count):
+            for k in (2 * j, 2 * j + 1):
+                actions[k, 5:25, j] = 4
+        episodes = [{"observation": np.cumsum(a, axis=0), "action": a} for a in actions]
+        ds = rlds_cli.create(f"local/arm{count}", episodes, cache_dir=tmp_path)
+        clipped = [f.episodes for (code, _), f in found(ds, "action").items() if code == "saturated-action"]
+        assert clipped == ([] if count == 4 else [(0, 1)])
+
+
 def test_dark_cameras_stand_out(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     episodes = [{**e, "observation": {"q": e["observation"]}} for e in alike(12)]

@@ -158,6 +158,15 @@ MEASURES: tuple[Measure, ...] = (
         over="max",
     ),
     Measure(
+        name="quality_frozen_element",
+        group="motion",
+        unit="steps",
+        text="The longest run of steps at which an element of the states keeps all its bits while others change.",
+        source="equality; elements that never change in the episode are left out",
+        needs="actions and states",
+        over="max",
+    ),
+    Measure(
         name="quality_dead_joints",
         group="motion",
         unit="elements",

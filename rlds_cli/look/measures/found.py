@@ -15,7 +15,7 @@ many are none that stand out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,8 +54,13 @@ def of_rule(m: ComparedMeasures, rule: Rule) -> Iterator[Finding]:
     values = np.asarray(m.values(rule.measure), np.float64)
     columns = values[:, None] if values.ndim == 1 else values
     tasks = m.tasks if rule.by_task else np.zeros(len(values), np.int64)
-    usual = [_usual(rule, columns[:, k], tasks) for k in range(columns.shape[1])]
+    groups = _groups(tasks)
+    usual = [_usual(rule, columns[:, k], groups) for k in range(columns.shape[1])]
     beyond = np.stack([u.beyond for u in usual], 1) if usual else np.zeros((len(values), 0))
+    for of_task in groups:
+        known = np.isfinite(columns[of_task.among]).any(axis=1).sum()
+        if (beyond[of_task.members] > 0).any(axis=1).sum() > rule.most * known:
+            beyond[of_task.members] = -1
     numbers = np.flatnonzero((beyond > 0).any(axis=1))
     if not len(numbers):
         return
@@ -113,25 +118,43 @@ class _Usual:
         )
 
 
-def _usual(rule: Rule, values: Array, tasks: IntArray) -> _Usual:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """Numbers of episodes, and of those that are their siblings."""
+
+    members: IntArray
+    among: IntArray
+
+
+def _groups(tasks: IntArray) -> list[_Group]:
+    """Return the episodes of each task that has enough of them, and the others, whose siblings are all."""
+    every = np.arange(len(tasks))
+    of_tasks = [np.flatnonzero(tasks == t) for t in np.unique(tasks[tasks >= 0]).tolist()]
+    own = [i for i in of_tasks if len(i) >= FEWEST]
+    rest = np.setdiff1d(every, np.concatenate(own)) if own else every
+    return [*(_Group(members=i, among=i) for i in own), _Group(members=rest, among=every)]
+
+
+def _usual(rule: Rule, values: Array, groups: Sequence[_Group]) -> _Usual:
     with np.errstate(divide="ignore", invalid="ignore"):
         x = np.log(values) if rule.logarithms else values  # what is 0 has no logarithm, and is of another finding
     found = np.full((5, len(x)), np.nan)
     count = np.zeros(len(x), np.int64)
     known = np.isfinite(x)
-    own = [i for t in np.unique(tasks[tasks >= 0]).tolist() if known[i := np.flatnonzero(tasks == t)].sum() >= FEWEST]
-    rest = np.setdiff1d(np.arange(len(x)), np.concatenate(own)) if own else np.arange(len(x))
-    for members, among in (*((i, i) for i in own), (rest, np.arange(len(x)))):
+    for group in groups:
+        members, among = group.members, group.among
         usual = x[among][known[among]]
+        if len(usual) < FEWEST and not rule.stated:
+            usual = x[known]  # few of the task have a value
         if (len(usual) < FEWEST and not rule.stated) or not len(members):
             continue
         of = limits(rule, usual)
+        if of.median >= rule.usual_below:
+            continue
         up, down = x[members] - of.above, of.below - x[members]
         down = np.where(values[members] <= rule.below, down, -np.inf)
         beyond = {"high": up, "low": down}.get(rule.side, np.fmax(up, down))
         beyond = np.where(known[members], beyond, -1) + _AT
-        if (beyond > 0).sum() > rule.most * len(usual):
-            beyond = np.full(len(members), -1.0)
         below = min(of.below, rule.below) if rule.side == "low" else of.below
         found[:, members] = [*np.broadcast_arrays(of.median, of.spread, below, of.above, beyond)]
         count[members] = len(usual)
@@ -217,6 +240,10 @@ def _back(v: Vectors, episode: int, element: int) -> tuple[StepRange, ...]:
     return () if v.gaps is None else _long_enough(v.block, v.gaps <= 0, episode)
 
 
+def _frozen(v: Vectors, episode: int, element: int) -> tuple[StepRange, ...]:
+    return _long_enough(v.block, v.frozen_elements[:, element], episode, 5)
+
+
 def _saturated(v: Vectors, episode: int, element: int) -> tuple[StepRange, ...]:
     return _long_enough(v.block, v.saturated[:, element], episode, 2)
 
@@ -228,4 +255,5 @@ _SHOWN: Mapping[str, Callable[[Vectors, int, int], tuple[StepRange, ...]]] = {
     "quality_time_gap": _gap,
     "quality_time_back": _back,
     "quality_saturation": _saturated,
+    "quality_frozen_element": _frozen,
 }

@@ -169,8 +169,8 @@ class StoredMeasures:
     def elements(self, name: str) -> list[str]:
         """Return what each of the columns of a measure with several is of: an element, a field or a camera."""
         r = self.roles
-        if name == "quality_saturation":
-            return self.elements_of(r.actions)
+        if name in ("quality_saturation", "quality_frozen_element"):
+            return self.elements_of(r.actions if name == "quality_saturation" else r.states)
         if name in ("quality_action_sign", "quality_follow_error"):
             every = self.elements_of(r.actions)
             pairs = [p for p in r.pairs or () if name == "quality_action_sign" or p.gain]

@@ -40,7 +40,10 @@ class Rule:
     stated : bool
         Whether a value of ``least`` counts, whatever the siblings have: they may all be wrong.
     most : float
-        The share of the siblings above which those that stand out are a second usual value.
+        The share of the siblings above which those that stand out, each in one element or another, are a second usual
+        kind.
+    usual_below : float
+        Only elements are compared whose siblings' median lies below.
     """
 
     code: str
@@ -55,7 +58,8 @@ class Rule:
     logarithms: bool = False
     share: bool = False
     stated: bool = False
-    most: float = 1.0
+    most: float = 0.25
+    usual_below: float = np.inf
 
     @property
     def group(self) -> Group:
@@ -96,6 +100,7 @@ RULES: tuple[Rule, ...] = (
         least=0.05,
         why="a twentieth: after 20 steps, about a chunk of actions, one is missing",
         stated=True,
+        most=1.0,
     ),
     Rule(
         code="stale-topic",
@@ -137,6 +142,15 @@ RULES: tuple[Rule, ...] = (
         several="have states that stay while the rest moves",
         least=5.0,
         why="5 steps: sensors that are slower than the robot repeat one or two",
+    ),
+    Rule(
+        code="frozen-signal",
+        measure="quality_frozen_element",
+        one="has elements of the states that stay while others change",
+        several="have elements of the states that stay while others change",
+        least=5.0,
+        why="5 steps, of elements that siblings keep for fewer: what has noise differs in each step",
+        usual_below=5.0,
     ),
     Rule(
         code="dead-joint",

@@ -190,6 +190,7 @@ class Vectors:
             efficiency = _length(ends) / b.sum(self._speed)
         return {
             "quality_frozen_signal": np.stack([b.longest(runs) for runs in self.frozen_signals], 1),
+            "quality_frozen_element": self._longest_frozen(),
             "quality_dead_joints": self._dead.sum(axis=1),
             "quality_wraps": b.sum(self.turns),
             "quality_motion_jump": b.max(self.jumps),
@@ -247,6 +248,27 @@ class Vectors:
             same[b.start] = False
             found.append(b.runs(same))
             at += width
+        return found
+
+    @cached_property
+    def frozen_elements(self) -> BoolArray:
+        """Steps at which elements of the states keep all their bits while others change [steps, n]."""
+        b, same = self.block, self._moved == 0
+        alone = same.any(axis=1)
+        alone[alone] = ~same[alone].all(axis=1)
+        alone[b.start] = False
+        same[~alone] = False
+        return np.asarray(same)
+
+    def _longest_frozen(self) -> Array:
+        """Return the longest run of such steps of each element [episodes, n]; 0 for those that never change."""
+        b, found = self.block, np.zeros(self._dead.shape)
+        some = np.flatnonzero(self.frozen_elements.any(axis=0))  # mostly none: what is measured differs in each step
+        if len(some):
+            step = np.arange(b.steps, dtype=np.int32)[:, None]
+            moved = np.where(self.frozen_elements[:, some], np.int32(0), step)
+            found[:, some] = b.max(step - np.maximum.accumulate(moved, axis=0))
+        found[self._dead] = 0
         return found
 
     @cached_property
