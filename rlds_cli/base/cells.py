@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,11 +54,11 @@ def cell_of(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """The lines of a CSV file by the names of its columns, without blanks around cells."""
+    """The lines of a CSV file and the names of its columns, without blanks before cells."""
 
     file: Path
     names: list[str]
-    rows: list[dict[str, str]]
+    cells: list[list[str]]
 
     @classmethod
     def read(cls, file: Path) -> Lines:
@@ -71,8 +71,8 @@ class Lines:
         """
         try:
             with file.open(newline="", encoding="utf-8-sig") as opened:
-                lines = csv.DictReader(opened, strict=True, skipinitialspace=True)
-                names, rows = list(lines.fieldnames or ()), list(lines)
+                lines = csv.reader(opened, strict=True, skipinitialspace=True)
+                names, found = next(lines, []), [cells for cells in lines if cells]
         except (OSError, ValueError, csv.Error) as e:
             raise RldsError(f"{file} cannot be read: {getattr(e, 'strerror', None) or e}.") from e
         if "" in names:
@@ -81,11 +81,23 @@ class Lines:
             )
         if len(set(names)) < len(names):
             raise RldsError(f"{file} has two columns {Counter(names).most_common(1)[0][0]!r}.")
-        for line, row in enumerate(rows, 2):
-            if None in row or None in row.values():
-                raise RldsError(f"{file}, line {line}: {'more' if None in row else 'fewer'} values than columns.")
-        return cls(file, names, rows)
+        for line, cells in enumerate(found, 2):
+            if len(cells) != len(names):
+                kind = "more" if len(cells) > len(names) else "fewer"
+                raise RldsError(f"{file}, line {line}: {kind} values than columns.")
+        return cls(file, names, found)
 
-    def numbered(self) -> Iterator[tuple[str, dict[str, str]]]:
-        """Yield the lines, each with its place for messages."""
-        return ((f"{self.file}, line {line}", row) for line, row in enumerate(self.rows, 2))
+    @property
+    def rows(self) -> list[dict[str, str]]:
+        """The lines, each by the names of its columns."""
+        return [dict(zip(self.names, cells, strict=True)) for cells in self.cells]
+
+    @property
+    def places(self) -> list[str]:
+        """Where each line is, for messages."""
+        return [f"{self.file}, line {line}" for line in range(2, len(self.cells) + 2)]
+
+    def column(self, name: str) -> list[str]:
+        """Return the cells of a column."""
+        place = self.names.index(name)
+        return [cells[place] for cells in self.cells]

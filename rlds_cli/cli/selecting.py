@@ -242,7 +242,7 @@ def from_file(file: Path, ds: Dataset, *, named: bool) -> tuple[Dataset, dict[st
             hint=f"{ds.id}#vN says which version they are of; or a column {ID} with the ids of the episodes",
         )
     known = {} if NUMBER in names else {x.tobytes().hex(): k for k, x in enumerate(ds.episodes[ID])}
-    index = [_number(row, known, ds, where) for where, row in lines.numbered()]
+    index = [_number(row, known, ds, where) for row, where in zip(rows, lines.places, strict=True)]
     table = _Table(index=index, names=names, rows=rows)
     if set(_INTERVAL) <= set(names):
         table = table.with_subtasks(file)

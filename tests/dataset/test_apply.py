@@ -186,6 +186,14 @@ def test_a_row_that_cannot_be_understood_refuses_the_file(ds: Dataset, tmp_path:
     assert rlds_cli.open_dataset("local/a").version == 2
 
 
+def test_the_first_row_with_a_wrong_value_is_named(ds: Dataset, tmp_path: Path) -> None:
+    """Whatever its column: columns are read at once."""
+    a, b, c, d, _ = ids_of(ds)
+    (tmp_path / "d.csv").write_text(f"id,do,version,grade\n{a},drop,2,\n{b},,2,nan\n{c},drop,two,\n{d},dorp,2,\nx,,,\n")
+    with pytest.raises(InvalidArgument, match=r"line 3: label grade: nan"):
+        ds.apply(tmp_path / "d.csv", name="wrong")
+
+
 def test_a_dataset_of_the_registry_becomes_another_one(home: Path) -> None:
     ds = rlds_cli.download("sample/pendulum-d4rl")
     with pytest.raises(InvalidArgument, match="no decisions"):

@@ -143,7 +143,9 @@ def _made(ds: OpenDataset, settled: Settled, decided: Decided, to: Target) -> Pa
         ranges = _ranges(settled, ds.store.episodes["length"])
         change = _relabelled(trimming.change(ds.store, ranges, columns), settled, ranges.number)
     elif len(dropped):
-        index = np.setdiff1d(np.arange(count), dropped)
+        stays = np.ones(count, bool)
+        stays[dropped] = False
+        index = np.flatnonzero(stays)
         own = {name: None if c is None else c.take(index) for name, c in columns.items()}
         change = Change(index, editing.origins(ds.store), own=own)
     else:

@@ -6,10 +6,12 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
+from itertools import repeat
 from typing import Any, ClassVar, Literal, cast, get_args
 
 import numpy as np
@@ -78,54 +80,10 @@ class Decision:
     NAMES: ClassVar[tuple[str, ...]] = ("id", "do", "first", "stop", "text", "by", "time", "version", "comment")
 
     def __post_init__(self) -> None:
-        if not isinstance(self.id, str) or not _ID.fullmatch(self.id.lower()):
-            raise InvalidArgument(
-                f"id {self.id!r:.80} is not that of an episode: 32 hexadecimal digits.",
-                hint='numbers name other episodes once some are dropped; ds.episodes["id"] has the ids',
-            )
-        if not self.id.islower() and not self.id.isdecimal():
-            self._set("id", self.id.lower())
-        if self.do not in _DOES:
-            raise InvalidArgument(f"do {self.do!r:.80} is none of drop, keep, subtask and nothing.")
-        for name in ("first", "stop", "version"):
-            if isinstance(value := getattr(self, name), np.integer):
-                self._set(name, int(value))
-        self._check_steps()
-        for name, longest in _LONGEST.items():
-            if (value := getattr(self, name)) is not None and value != "":
-                _check_text(name, value, longest)
-                self._set(name, value.strip())
-        if self.time:
-            self._set("time", _utc(self.time))
-        if type(self.version) is not int or not 0 <= self.version < _MOST:
-            raise InvalidArgument(f"version {self.version!r:.80} is not the number of a version.")
-        if not isinstance(self.reviews, str) or not _KEY.fullmatch(self.reviews):
-            raise InvalidArgument(f"reviews {self.reviews!r:.80} is not the key of a decision: 16 hexadecimal digits.")
-        if not isinstance(self.labels, Mapping):
-            raise InvalidArgument(f"labels {self.labels!r:.80} are not values by column.")
-        if self.labels:
-            self._set("labels", {name: _label(name, value) for name, value in self.labels.items()})
-
-    def _check_steps(self) -> None:
-        first, stop = self.first, self.stop
-        if self.do in ("", "drop"):
-            given = next((n for n in ("first", "stop", "text") if getattr(self, n) is not None), None)
-            if given is not None:
-                does = f"do {self.do}" if self.do else "a decision without do"
-                raise InvalidArgument(f"{given} {getattr(self, given)!r:.80}: {does} has none.", hint="keep or subtask")
-            return
-        for name, value in (("first", first), ("stop", stop)):
-            if type(value) is not int or not 0 <= value < _MOST:
-                raise InvalidArgument(f"{name} {value!r:.80} is not the number of a step.", hint=_RANGE)
-        if cast("int", first) >= cast("int", stop):
-            raise InvalidArgument(f"Steps {first} to {stop} are none: stop is behind first.", hint=_RANGE)
-        if self.do == "keep" and self.text is not None:
-            raise InvalidArgument(f"text {self.text!r:.80}: keep has none.", hint="do subtask, or a comment")
-        if self.text is not None and str(self.text).strip() in ("", "null"):
-            raise InvalidArgument(f"text {self.text!r} does not say what is done there.", hint="None takes it away")
-
-    def _set(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)
+        for name, check in _CHECKS.items():
+            if name == "by":  # behind what says which steps
+                _check_steps(self.do, self.first, self.stop, self.text)
+            object.__setattr__(self, name, check(getattr(self, name)))
 
     @classmethod
     def of(cls, record: Decision | Mapping[str, Any]) -> Decision:
@@ -149,6 +107,40 @@ class Decision:
             raise InvalidArgument(f"A decision has no member {name!r:.80}.{near}", hint="labels are in labels")
         return cls(**record)
 
+    @classmethod
+    def of_columns(
+        cls, count: int, members: Mapping[str, Mapping[int, Any]], labels: Mapping[str, Mapping[int, Any]]
+    ) -> list[Decision]:
+        """Return the decisions of the rows of a table. Equal texts of a column are checked once.
+
+        Parameters
+        ----------
+        count : int
+            Of the rows.
+        members, labels : mapping of str to mapping of int to value
+            The values of a column, by the numbers of the rows that have one.
+
+        Raises
+        ------
+        InvalidArgument
+            A value is wrong, or a row has no id; `of` says what is wrong in a row.
+        """
+        if len(members["id"]) < count:
+            raise InvalidArgument("A decision needs the id of an episode.")
+        made = [cls.__new__(cls) for _ in range(count)]
+        for f in fields(cls):
+            _fill(f.name, made, repeat(f.default))
+        for name, values in members.items():
+            _fill(name, [made[k] for k in values], _each(_CHECKS[name], [*values.values()]))
+        said: list[dict[str, Scalar]] = [{} for _ in made]
+        for name, values in labels.items():
+            for k, value in zip(values, _each(partial(_label, name), [*values.values()]), strict=True):
+                said[k][name] = value
+        _fill("labels", made, said)
+        for d in made:
+            _check_steps(d.do, d.first, d.stop, d.text)
+        return made
+
     def record(self) -> dict[str, Any]:
         """Return the members that are given, as JSON values."""
         said = {name: getattr(self, name) for name in _MEMBERS}
@@ -162,21 +154,66 @@ class Decision:
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-_MEMBERS = tuple(f.name for f in fields(Decision))
-
-
 def now() -> str:
     """Return the time as decisions say it: ISO-8601, UTC, with milliseconds."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def _utc(time: str) -> str:
+def _id(given: Any) -> str:
+    if not isinstance(given, str) or not _ID.fullmatch(id := given.lower()):
+        raise InvalidArgument(
+            f"id {given!r:.80} is not that of an episode: 32 hexadecimal digits.",
+            hint='numbers name other episodes once some are dropped; ds.episodes["id"] has the ids',
+        )
+    return id
+
+
+def _do(given: Any) -> Any:
+    if given not in _DOES:
+        raise InvalidArgument(f"do {given!r:.80} is none of drop, keep, subtask and nothing.")
+    return given
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _text(name: str, given: Any) -> Any:
+    if given is None or given == "":
+        return given
+    _check_text(name, given, _LONGEST[name])
+    return given.strip()
+
+
+def _time(given: Any) -> Any:
+    """Return a time as `now` says it."""
+    if not (text := _text("time", given)):
+        return text
     try:
-        given = datetime.fromisoformat(time)
+        at = datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidArgument(f"time {time!r} is not a time.", hint="ISO-8601, such as 2026-03-01T09:30:00Z") from None
-    at = given.replace(tzinfo=UTC) if given.tzinfo is None else given.astimezone(UTC)
+        raise InvalidArgument(f"time {text!r} is not a time.", hint="ISO-8601, such as 2026-03-01T09:30:00Z") from None
+    at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
     return at.isoformat(timespec="milliseconds" if at.microsecond else "seconds")
+
+
+def _version(given: Any) -> Any:
+    value = _plain(given)
+    if type(value) is not int or not 0 <= value < _MOST:
+        raise InvalidArgument(f"version {value!r:.80} is not the number of a version.")
+    return value
+
+
+def _reviews(given: Any) -> str:
+    if not isinstance(given, str) or not _KEY.fullmatch(given):
+        raise InvalidArgument(f"reviews {given!r:.80} is not the key of a decision: 16 hexadecimal digits.")
+    return given
+
+
+def _labels(given: Any) -> dict[str, Scalar]:
+    if not isinstance(given, Mapping):
+        raise InvalidArgument(f"labels {given!r:.80} are not values by column.")
+    return {name: _label(name, value) for name, value in given.items()}
 
 
 def _check_text(name: str, value: Any, longest: int) -> None:
@@ -187,10 +224,6 @@ def _check_text(name: str, value: Any, longest: int) -> None:
         value.encode()
     except UnicodeEncodeError:
         raise InvalidArgument(f"{name} {value!r:.80} is not valid Unicode.") from None
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def _label(name: str, value: Any) -> Scalar:
@@ -217,3 +250,51 @@ def _wrong_name(name: str) -> str:
     except InvalidEpisode as e:
         return e.message
     return ""
+
+
+def _check_steps(do: Do, first: int | None, stop: int | None, text: str | None) -> None:
+    """Refuse steps and a text that do not belong to what is done."""
+    if do in ("", "drop"):
+        for name, given in (("first", first), ("stop", stop), ("text", text)):
+            if given is not None:
+                does = f"do {do}" if do else "a decision without do"
+                raise InvalidArgument(f"{name} {given!r:.80}: {does} has none.", hint="keep or subtask")
+        return
+    for name, value in (("first", first), ("stop", stop)):
+        if type(value) is not int or not 0 <= value < _MOST:
+            raise InvalidArgument(f"{name} {value!r:.80} is not the number of a step.", hint=_RANGE)
+    if cast("int", first) >= cast("int", stop):
+        raise InvalidArgument(f"Steps {first} to {stop} are none: stop is behind first.", hint=_RANGE)
+    if do == "keep" and text is not None:
+        raise InvalidArgument(f"text {text!r:.80}: keep has none.", hint="do subtask, or a comment")
+    if text is not None and str(text).strip() in ("", "null"):
+        raise InvalidArgument(f"text {text!r} does not say what is done there.", hint="None takes it away")
+
+
+_CHECKS: Mapping[str, Callable[[Any], Any]] = {  # each returns a member as decisions have it, or raises InvalidArgument
+    "id": _id,
+    "do": _do,
+    "first": _plain,
+    "stop": _plain,
+    "by": partial(_text, "by"),
+    "time": _time,
+    "comment": partial(_text, "comment"),
+    "text": partial(_text, "text"),
+    "version": _version,
+    "reviews": _reviews,
+    "labels": _labels,
+}
+_MEMBERS = tuple(f.name for f in fields(Decision))
+
+
+def _each(check: Callable[[Any], Any], values: Sequence[Any]) -> Sequence[Any]:
+    """Check every value, and equal texts once."""
+    if not set(map(type, values)) <= {str, type(None)}:
+        return [check(value) for value in values]
+    checked = {value: check(value) for value in set(values)}
+    return [checked[value] for value in values]
+
+
+def _fill(name: str, decisions: Sequence[Decision], values: Iterable[Any]) -> None:
+    """Give decisions that are being made a member each."""
+    deque(map(getattr(Decision, name).__set__, decisions, values), maxlen=0)

@@ -53,9 +53,10 @@ class EarlierVersions:
             if version > newest:
                 raise InvalidArgument(f"version {version:,}: the newest version of {self._ds.id} is {newest:,}.")
 
-    def number(self, id: str) -> int | None:
-        """Return the number of an episode in the open version."""
-        return self._numbers_at(self._ds.store.version).get(id)
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """The numbers of the episodes in the open version by their ids."""
+        return self._numbers_at(self._ds.store.version)
 
     def now(self, name: str, number: int) -> Scalar:
         """Return a label in the open version."""

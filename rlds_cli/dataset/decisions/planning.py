@@ -181,22 +181,33 @@ def settle(ds: OpenDataset, decisions: Sequence[Decision], take: Collection[str]
         by_episode.setdefault(d.id, []).append(d)
     earlier = EarlierVersions(ds, by_episode)
     earlier.check({d.version for d in decisions})
-    lengths = ds.store.episodes["length"]
+    numbers, lengths, version = earlier.numbers, ds.store.episodes["length"], ds.store.version
     for id, of in by_episode.items():
-        number = earlier.number(id)
-        if number is None:
+        if (number := numbers.get(id)) is None:
             _left(found, ds, earlier, of, take)
             continue
+        if len(of) == 1 and of[0].version == version and of[0].stop is None:
+            _alone(found, earlier, number, of[0])
+            continue
+        length = int(lengths[number])
         for d in of:
-            if d.stop is not None and d.stop > lengths[number]:
-                raise InvalidArgument(
-                    f"stop {d.stop:,} of do {d.do}: episode {id} of {ds.id} has {lengths[number]:,} steps."
-                )
-        one = _Episode(id=id, number=number, length=int(lengths[number]), decisions=of, take=take)
+            if d.stop is not None and d.stop > length:
+                raise InvalidArgument(f"stop {d.stop:,} of do {d.do}: episode {id} of {ds.id} has {length:,} steps.")
+        one = _Episode(id=id, number=number, length=length, decisions=of, take=take)
         if not one.is_dropped(found):
-            one.labels(found, earlier, ds.store.version)
-            one.subtasks(found, earlier, ds.store.version)
+            one.labels(found, earlier, version)
+            one.subtasks(found, earlier, version)
     return found
+
+
+def _alone(found: Settled, earlier: EarlierVersions, number: int, d: Decision) -> None:
+    """Settle the only decision on an episode, made on the open version: it clashes with nothing."""
+    if d.do == "drop":
+        found.dropped.append(number)
+        return
+    for name, value in d.labels.items():
+        if not is_same(value, earlier.now(name, number)):
+            found.set(name, number, value)
 
 
 def _left(

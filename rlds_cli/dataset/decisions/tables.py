@@ -48,12 +48,12 @@ def read_file(file: Path, store: Store) -> list[Decision]:
             f"{file} has no column id; it has {lines.names}.",
             hint="the id of an episode, 32 hexadecimal digits: a number names another one once some are dropped",
         )
-    if not lines.rows:
+    if not lines.cells:
         raise RldsError(f"{file} has no decisions: there is no line below the names of its columns.")
     columns = {
-        name: {k: cell for k, row in enumerate(lines.rows) if (cell := row[name].strip())} for name in lines.names
+        name: {k: cell for k, text in enumerate(lines.column(name)) if (cell := text.strip())} for name in lines.names
     }
-    return _of_columns(columns, [where for where, _ in lines.numbered()], store)
+    return _of_columns(columns, lines.places, store)
 
 
 def of_frame(frame: Any, store: Store) -> list[Decision]:
@@ -90,15 +90,20 @@ def _of_columns(columns: Mapping[str, Mapping[int, Any]], places: Sequence[str],
     own = ((n, store.own_column(n)) for n in store.own_columns)
     texts = {n for n, column in own if column.dtype == "str" and not column.missing.all()}
     labels = {name: _labels(of, name in texts) for name, of in columns.items() if name not in _OWN}
-    members = {name: of for name, of in columns.items() if name in _OWN}
-    made = [
-        {
-            **_members({name: of[k] for name, of in members.items() if k in of}),
-            "labels": {name: of[k] for name, of in labels.items() if k in of},
-        }
-        for k in range(len(places))
-    ]
-    return list(_all(made, places))
+    members = {name: _numbers(of) if name in _NUMBERS else of for name, of in columns.items() if name in _OWN}
+    given = members.get("text", {})
+    tasks = {k: given.get(k, "") for k, do in members.get("do", {}).items() if do == "subtask"}
+    if given or tasks:
+        members["text"] = {**given, **{k: None if text == "null" else text for k, text in tasks.items()}}
+    try:
+        return Decision.of_columns(len(places), members, labels)
+    except InvalidArgument:  # by rows, so that the first one with a wrong value is named
+        rows = ({**_row(members, k), "labels": _row(labels, k)} for k in range(len(places)))
+        return list(_all(rows, places))
+
+
+def _row(columns: Mapping[str, Mapping[int, Any]], k: int) -> dict[str, Any]:
+    return {name: of[k] for name, of in columns.items() if k in of}
 
 
 def _labels(given: Mapping[int, Any], are_texts: bool) -> dict[int, Any]:
@@ -108,12 +113,12 @@ def _labels(given: Mapping[int, Any], are_texts: bool) -> dict[int, Any]:
     return {k: None if isinstance(v, str) and v == "null" else v for k, v in given.items()}
 
 
-def _members(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the members of a row beside its labels; an invalid number stays a text, which is refused then."""
-    for name in _NUMBERS:
-        if isinstance(text := given.get(name), str) and text.isascii() and text.isdecimal():
-            given[name] = int(text)
-    return _with_text(given)
+def _numbers(given: Mapping[int, Any]) -> dict[int, Any]:
+    """Return the numbers of a member; an invalid one stays a text, which is refused then."""
+    return {
+        k: int(text) if isinstance(text, str) and text.isascii() and text.isdecimal() else text
+        for k, text in given.items()
+    }
 
 
 def _with_text(given: dict[str, Any]) -> dict[str, Any]:
