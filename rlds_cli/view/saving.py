@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def plan(query: Query) -> Response:
     if not allowed["decide"]:
         return record(query, found | {"decisions": 0})
     with query.kept(ds) as kept:
-        pending, revision = kept.journal.pending(), kept.revision
+        pending, revision, agreement = kept.journal.pending(), kept.revision, kept.journal.agreement()
     take = _take(query.fields, pending)
     planned = ds.plan(pending, take=take)
     counts = [
@@ -49,12 +50,20 @@ def plan(query: Query) -> Response:
     ]
     found |= {"decisions": len(pending), "people": people(pending), "revision": revision, "counts": counts}
     found |= {"clashes": clashes, "num_clashes": len(planned.clashes), "trims": planned.trimmed > 0}
+    found |= {"agreement": [_compared(query, ds, of) for of in agreement.labels[:_MOST_NAMED]]}
+    found |= {"reviews": [asdict(of) for of in agreement.reviews[:_MOST_NAMED]]}
     after = ds.num_episodes - planned.dropped - planned.trimmed + planned.parts
     return record(query, found | {"after": after, "command": _command(query, ds, take)})
 
 
 def _episode(query: Query, ds: Dataset, id: str) -> Json:
     return {"id": id, "number": number_of(query, ds, id)}
+
+
+def _compared(query: Query, ds: Dataset, of: Any) -> Json:
+    """Return how far two annotators agree on one thing, and some episodes on which they do not."""
+    apart = [{**_episode(query, ds, d.id), "a": d.a, "b": d.b} for d in of.disagreements[:_MOST_NAMED]]
+    return {name: getattr(of, name) for name in ("about", "a", "b", "episodes", "agreed", "kappa")} | {"apart": apart}
 
 
 def _is_cut(query: Query, ds: Dataset, decision: Any) -> bool:

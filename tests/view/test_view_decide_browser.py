@@ -312,6 +312,32 @@ def test_a_clash_is_settled_and_saved(browser: chromium.Browser, viewer: Viewer)
     assert page.run("globalThis.hurt ?? null") is None and page.complaints == []
 
 
+def test_agreement_of_two_people_leads_to_where_they_disagree(browser: chromium.Browser, viewer: Viewer) -> None:
+    ds = rlds_cli.open_dataset(ID)
+    ids = [row.tobytes().hex() for row in ds.episodes["id"]]
+    marked = {"ann": [True, True, False, False], "bob": [True, False, False, False]}
+    said = [{"id": ids[k], "labels": {"success": v}, "by": by} for by, of in marked.items() for k, v in enumerate(of)]
+    ds.decisions().add(said)
+    first, *_ = ds.decisions().made()
+    ds.decisions().add([{"id": ids[0], "labels": {"success": False}, "by": "cid", "reviews": first.key}])
+    page = browser.visit(f"{viewer.address}#/s/{quote(ID, safe='')}", width=400, height=800)
+    page.wait_for("document.querySelector('.sv-agree table')")
+    cells = page.run(
+        "[...document.querySelectorAll('.sv-agree tbody tr :is(th, td)')].map(c => c.firstChild.textContent)"
+    )
+    # 3 of 4 are the same; 1/2 * 1/4 + 1/2 * 3/4 = 1/2 would be by chance: (3/4 - 1/2) / (1 - 1/2)
+    assert cells[:4] == ["success", "ann and bob", "3 of 4", "0.50"]
+    assert page.run("document.querySelectorAll('.sv-agree tbody tr').length") == 1
+    assert "episode 1: ann yes, bob no" in page.run("document.querySelector('.sv-agree li').textContent")
+    told = page.run("document.querySelector('.sv-agree > p:last-child').textContent")
+    assert told == "cid has looked at what ann decided: 0 confirmed, 1 contradicted."
+    assert page.run("document.documentElement.scrollWidth") <= 400
+    page.run("document.querySelector('.sv-agree details').open = true")
+    page.run("document.querySelector('.sv-agree li a').click()")
+    there(page, 1)
+    assert page.complaints == []
+
+
 # -- side by side
 
 

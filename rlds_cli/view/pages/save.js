@@ -11,9 +11,10 @@ export async function save(main, [key], query) {
   document.title = `save decisions on ${plan.id} · rlds view`;
   main.append(h("h1", {}, `Decisions on ${plan.id}`), h("p.soft", {}, `version ${plan.version} · ${plural(plan.decisions, "decision")}${plan.people.length ? ` of ${plan.people.map((p) => p.by || "somebody").join(", ")}` : ""}`));
   if (!plan.may.decide) return main.append(h("p.dc-may", {}, plan.may.why));
-  if (!plan.decisions) return main.append(h("p.dc-may", {}, "This version has all that was decided. ", h("a", { href: link(["q", key]) }, "Decide")));
+  const compared = plan.agreement.length || plan.reviews.length ? agreement(plan, key) : "";
+  if (!plan.decisions) return main.append(h("p.dc-may", {}, "This version has all that was decided. ", h("a", { href: link(["q", key]) }, "Decide")), compared);
   if (plan.num_clashes || take) main.append(clashes(plan, key, take));
-  main.append(h("div.dc-two", {}, counts(plan, key), saving(plan, key, take)));
+  main.append(h("div.dc-two", {}, counts(plan, key), saving(plan, key, take)), compared);
 }
 
 /** Where an episode is decided on, or what is left of it. */
@@ -30,11 +31,26 @@ function counts(plan, key) {
 function clashes(plan, key, take) {
   const choice = h("select", { change: () => (location.hash = link(["s", key], { take: choice.value })) },
     [["", "nothing: it is not saved"], ...plan.people.map((p) => [p.by, `what ${p.by} says`]), ["mine", "what was decided"], ["theirs", "what the dataset has"]].map(([value, said]) => h("option", { value, selected: value === (take ?? "") }, said)));
-  const value = ({ by, value }, k) => h("td", {}, h("strong", {}, by || (k ? "the dataset" : "decided")), ` ${value === null ? "none" : spoken(value)}`);
+  const value = ({ by, value }, k) => h("td", {}, h("strong", {}, by || (k ? "the dataset" : "decided")), ` ${said(value)}`);
   return h("section.dc-card.sv-clash", {}, h("h2", {}, plan.num_clashes ? `${figure(plan.num_clashes)} ${plan.num_clashes === 1 ? "clash" : "clashes"}` : "Clashes are settled"),
     h("label.dc-who", {}, "Where decisions clash, this wins: ", choice),
-    plan.clashes.length ? h("div.ds-scroll", {}, h("table", {}, h("thead", {}, h("tr", {}, ["episode", "about", "", ""].map((t) => h("th", { scope: "col" }, t)))),
-      h("tbody", {}, plan.clashes.map((c) => h("tr", {}, h("th", { scope: "row" }, episode(plan, key, c)), h("td", {}, c.about === "do" ? "steps" : c.about), c.sides.map(value)))))) : null);
+    plan.clashes.length ? table(["episode", "about", "", ""], plan.clashes.map((c) => [episode(plan, key, c), h("td", {}, c.about === "do" ? "steps" : c.about), c.sides.map(value)])) : null);
+}
+
+const said = (value) => (value === null ? "none" : spoken(value));
+const table = (names, rows) => h("div.sv-table", {}, h("table", {}, h("thead", {}, h("tr", {}, names.map((t) => h("th", { scope: "col" }, t)))),
+  h("tbody", {}, rows.map(([first, ...cells]) => h("tr", {}, h("th", { scope: "row" }, first), cells)))));
+
+/** How far each two people agree who have decided by themselves, where they do not, and what reviews say. */
+function agreement(plan, key) {
+  const value = (about, v) => (about === "do" ? { drop: "reject", keep: "accept" }[v] : said(v));
+  const apart = ({ about, a, b, apart, episodes, agreed }) => agreed < episodes && h("details", {}, h("summary", {}, plural(episodes - agreed, "episode")),
+    h("ul.sv-list", {}, apart.map((d) => h("li", {}, episode(plan, key, d), `: ${a || "somebody"} ${value(about, d.a)}, ${b || "somebody"} ${value(about, d.b)}`))));
+  const rows = plan.agreement.map((of) => [of.about === "do" ? "accept, reject" : of.about, h("td", {}, `${of.a || "somebody"} and ${of.b || "somebody"}`),
+    h("td", {}, `${figure(of.agreed)} of ${figure(of.episodes)}`), h("td", {}, of.kappa === null ? "–" : of.kappa.toFixed(2)), h("td", {}, apart(of))]);
+  return h("section.dc-card.sv-agree", {}, h("h2", {}, "How far people agree"),
+    rows.length ? [table(["about", "", "the same", "kappa", "apart"], rows), h("p.soft", {}, "Cohen's kappa: 1 is full agreement, 0 as much as by chance. It is not defined where both always say one value.")] : null,
+    plan.reviews.map((r) => h("p.soft", {}, `${r.by} has looked at what ${r.of} decided: ${figure(r.confirmed)} confirmed, ${figure(r.contradicted)} contradicted.`)));
 }
 
 function saving(plan, key, take) {
