@@ -1,7 +1,8 @@
 """Random decisions of three annotators, undone and applied, beside drops, labels, appends and restores of others.
 
-A list of episodes by their ids says what each version must hold. With kills, a change is made by a child process that
-may end before any of its operations on files: then the version before is there, or the one after.
+A list of episodes by their ids says what each version must hold. Where steps are trimmed or episodes are split, it says
+so of ``ID@cut``; the trims are undone then, so that the dataset itself goes on. With kills, a change is made by a child
+process that may end before any of its operations on files: then the version before is there, or the one after.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 from versions_kills import run
 
 import rlds_cli
 from rlds_cli.dataset import Dataset
-from rlds_cli.errors import ClashingDecisions
+from rlds_cli.errors import ClashingDecisions, DatasetNotFound, InvalidArgument
 from rlds_cli.keep import verification
+from rlds_cli.make.importing import import_files
 
 ID = "local/decided"
 ANNOTATORS = ("ann", "bob", "cid")
@@ -29,17 +32,31 @@ TAKE = (*ANNOTATORS, "theirs")
 
 @dataclass(frozen=True)
 class Episode:
-    """An episode: ``serial`` is the value of all its actions."""
+    """An episode, or steps from ``first`` on of one: the action of step t is ``serial`` + t / 64.
+
+    The id of a part is not known.
+    """
 
     serial: int
-    id: str
+    id: str | None
     length: int
+    first: int = 0
     about: tuple[tuple[str, Any], ...] = ()
 
     def with_label(self, name: str, value: Any) -> Episode:
         """The episode with another value; None takes it away."""
         about = {n: v for n, v in dict(self.about).items() if n != name} | ({} if value is None else {name: value})
         return replace(self, about=tuple(sorted(about.items())))
+
+    def parts(self, ranges: Sequence[tuple[int, int]]) -> list[Episode]:
+        """What stays of the episode."""
+        if list(ranges) == [(0, self.length)]:
+            return [self]
+        return [replace(self, id=None, first=self.first + a, length=b - a) for a, b in ranges]
+
+    @property
+    def actions(self) -> list[float]:
+        return [self.serial + (self.first + t) / 64 for t in range(self.length)]
 
 
 @dataclass
@@ -55,31 +72,31 @@ class Version:
 
 @dataclass
 class Expected:
-    """What decisions come to: the episodes, and whether somebody must be asked."""
+    """What decisions come to: the episodes, whether somebody must be asked, and whether steps go."""
 
     episodes: list[Episode]
     clash: bool
+    trims: bool
 
 
 def settled(versions: dict[int, Version], newest: int, decisions: Sequence[dict[str, Any]], take: bool) -> Expected:
     """Apply decisions to the newest version: the slow way, an episode and a label after the other."""
     there, applied = versions[newest].by_id(), versions[newest].applied
-    clash = False
+    clash, trims = False, False
+    left = {id: [e] for id, e in there.items()}
     for id in dict.fromkeys(d["id"] for d in decisions):
         mine = [d for d in decisions if d["id"] == id]
         if id not in there:
             dropped_by = next((d["by"] for d in reversed(applied) if d["id"] == id and d.get("do") == "drop"), None)
             clash |= not take and any(d.get("do") != "drop" and d["by"] != dropped_by for d in mine)
             continue
-        drops = {}
-        for d in mine:
-            if d.get("do") in ("drop", "keep"):
-                drops[d["by"]] = d["do"]
-        if len(set(drops.values())) > 1:
+        stays = ranges_of(mine)
+        if len(set(stays.values())) > 1:
             clash |= not take
-            drops = {by: does for by, does in drops.items() if by == min(drops)}
-        if set(drops.values()) == {"drop"} and (take or not clash):
-            del there[id]
+            stays = {min(stays): stays[min(stays)]}
+        ranges = next(iter(stays.values()), ((0, there[id].length),))
+        if not ranges and (take or not clash):
+            del left[id]
             continue
         for name in LABELS:
             said = {}
@@ -105,7 +122,22 @@ def settled(versions: dict[int, Version], newest: int, decisions: Sequence[dict[
                 there[id] = there[id].with_label(name, value)
             else:
                 clash |= not take
-    return Expected([there[e.id] for e in versions[newest].episodes if e.id in there], clash)
+        left[id] = there[id].parts(ranges)
+        trims |= left[id] != [there[id]]
+    return Expected([part for e in versions[newest].episodes for part in left.get(e.id, ())], clash, trims)
+
+
+def ranges_of(decisions: Sequence[dict[str, Any]]) -> dict[str, tuple[tuple[int, int], ...]]:
+    """Which steps of an episode stay, by who says so; none of one that is dropped."""
+    found: dict[str, tuple[tuple[int, int], ...]] = {}
+    for d in decisions:
+        if d.get("do") == "drop":
+            found[d["by"]] = ()
+        elif d.get("do") == "keep":
+            first, stop = d["first"], d["stop"]
+            apart = [r for r in found.get(d["by"], ()) if r[1] <= first or stop <= r[0]]
+            found[d["by"]] = tuple(sorted([*apart, (first, stop)]))
+    return found
 
 
 class History:
@@ -116,6 +148,8 @@ class History:
         self.place, self.grows, self.kills, self.serial = place, grows, kills, 0
         self.made: list[dict[str, Any]] = []  # of the journal, in order; those that were undone are taken out
         self.versions: dict[int, Version] = {}
+        self.cut: list[Episode] | None = None  # what ID@cut holds
+        self.files = 0
         self._add(4)
         self.look()
 
@@ -147,8 +181,11 @@ class History:
         what = self.rng.random()
         if what < 0.15:
             return {**d, "do": "drop"}
-        if what < 0.25:
+        if what < 0.2:
             return {**d, "do": "keep", "first": 0, "stop": e.length}
+        if what < 0.35:  # a trim; two of one annotator are a split, or one takes the other's place
+            first = int(self.rng.integers(e.length))
+            return {**d, "do": "keep", "first": first, "stop": int(self.rng.integers(first + 1, e.length + 1))}
         names = [n for n in LABELS if self.rng.random() < 0.7] or ["success"]
         return {**d, "labels": {n: LABELS[n][int(self.rng.integers(3))] for n in names}}
 
@@ -176,8 +213,35 @@ class History:
             else:
                 raise AssertionError("a clash that nobody was asked about")
         wanted = settled(self.versions, newest, pending, take=True)
-        self._done(lambda: ds.apply(ds.decisions(), take=TAKE))
-        self._next(wanted.episodes, [*self.versions[newest].applied, *pending])
+        if wanted.trims:
+            self._trim(ds, pending, wanted.episodes)
+        else:
+            self._done(lambda: ds.apply(ds.decisions(), take=TAKE))
+            self._next(wanted.episodes, [*self.versions[newest].applied, *pending])
+
+    def _trim(self, ds: Dataset, pending: Sequence[dict[str, Any]], wanted: list[Episode]) -> None:
+        """Decisions by which steps go make ID@cut, and nothing else; then these are taken back."""
+        try:
+            ds.apply(ds.decisions(), take=TAKE)
+        except InvalidArgument:
+            self.look()
+        else:
+            raise AssertionError("steps of a dataset went in its place")
+        whole = self._done(lambda: ds.apply(ds.decisions(), take=TAKE, name="cut", force=True))
+        if whole or self._is_cut(wanted):
+            self.cut = wanted
+        self.look()
+        some = [d for d in pending if d.get("do") == "keep"]
+        if some and self._done(lambda: ds.decisions().undo([d["key"] for d in some])):
+            self.made = [d for d in self.made if d not in some]
+
+    def _is_cut(self, episodes: list[Episode]) -> bool:
+        """Whether ID@cut holds these episodes."""
+        try:
+            check(rlds_cli.open_dataset(f"{ID}@cut"), episodes)
+        except (AssertionError, DatasetNotFound):
+            return False
+        return True
 
     def drop(self) -> None:
         """Somebody else drops an episode."""
@@ -229,26 +293,33 @@ class History:
             assert same
 
     def _add(self, count: int, after: Version | None = None) -> None:
-        lengths = self.rng.integers(2, 5, count).tolist()
-        serials = [self.serial + k + 1 for k in range(count)]
+        """Record episodes, or append a file of them."""
+        lengths, known = self.rng.integers(2, 6, count).tolist(), [] if after is None else after.episodes
+        new = [Episode(self.serial + k + 1, None, n) for k, n in enumerate(lengths)]
         self.serial += count
-        items = [
-            {"observation": np.full((n + 1, 1), k, np.float32), "action": np.full((n, 1), k, np.float32),
-             "next": {"reward": np.full(n, k, np.float32), "terminated": True}}
-            for n, k in zip(lengths, serials, strict=True)
-        ]  # fmt: skip
-        if self.grows:
-            with rlds_cli.writer(ID) as w:
-                w.add_episodes(items)
-        elif after is None:
-            rlds_cli.create(ID, items)
+        file = None if self.grows else self._file(new)
+        change = (lambda: record(new)) if file is None else lambda: append(file)
+        if self.versions:
+            self._done(change)
         else:
-            return
+            change()
         ds = rlds_cli.open_dataset(ID)
-        known = [] if after is None else after.episodes
-        new = zip(serials, ds.episodes["id"][len(known) :], lengths, strict=True)
-        made = [*known, *(Episode(k, id.tobytes().hex(), n) for k, id, n in new)]
+        if self.versions and ds.version == max(self.versions):
+            assert self.kills
+            return
+        ids = (id.tobytes().hex() for id in ds.episodes["id"][len(known) :])
+        made = [*known, *(replace(e, id=id) for e, id in zip(new, ids, strict=True))]
         self.versions[ds.version] = Version(made, [] if after is None else after.applied)
+
+    def _file(self, episodes: Sequence[Episode]) -> Path:
+        """A file of episodes in D4RL's layout."""
+        self.files += 1
+        actions = np.array([v for e in episodes for v in e.actions], np.float32)
+        ends = np.array([t == e.length - 1 for e in episodes for t in range(e.length)])
+        with h5py.File(self.place / f"{self.files}.hdf5", "w") as f:
+            f["observations"], f["actions"], f["rewards"] = actions[:, None], actions[:, None], actions
+            f["terminals"], f["timeouts"] = ends, np.zeros(len(ends), bool)
+        return self.place / f"{self.files}.hdf5"
 
     # -- what must be there
 
@@ -261,25 +332,50 @@ class History:
         there = {d["key"] for d in newest.applied}
         assert [d.key for d in ds.decisions().pending()] == [d["key"] for d in self.made if d["key"] not in there]
         check(ds, newest.episodes)
+        assert self.cut is None or self._is_cut(self.cut)
 
     def end(self) -> None:
         """All versions, and their files."""
         for number, version in self.versions.items():
             check(rlds_cli.open_dataset(f"{ID}#v{number}"), version.episodes)
-        assert not verification.verify(rlds_cli.open_dataset(ID).path).problems
+        for id in (ID, *([f"{ID}@cut"] if self.cut else [])):
+            assert not verification.verify(rlds_cli.open_dataset(id).path).problems
+
+
+def record(episodes: Sequence[Episode]) -> None:
+    """Add episodes to a dataset that grows."""
+    made = []
+    for e in episodes:
+        actions = np.array(e.actions, np.float32)
+        flags = {"reward": actions, "terminated": True}
+        made.append(
+            {"observation": np.append(actions, actions[-1:])[:, None], "action": actions[:, None], "next": flags}
+        )
+    with rlds_cli.writer(ID) as w:
+        w.add_episodes(made)
+
+
+def append(file: Path) -> None:
+    """Append a file to a dataset that does not grow; the first one makes it."""
+    if rlds_cli.find(ID):
+        rlds_cli.append(ID, file)
+    else:
+        import_files(file, ID, progress=False)
 
 
 def check(ds: Dataset, episodes: list[Episode]) -> None:
     """Compare the episodes of a version with a list."""
     e = ds.episodes
-    assert [row.tobytes().hex() for row in e["id"]] == [x.id for x in episodes]
+    ids = [row.tobytes().hex() for row in e["id"]]
+    assert len({*ids}) == len(ids) == len(episodes)
+    assert all(x.id in (id, None) for id, x in zip(ids, episodes, strict=True))
     assert e["length"].tolist() == [x.length for x in episodes]
     for name in LABELS:
         column = ds.store.own_column(name).scalars() if name in ds.store.own_columns else [None] * len(episodes)
         assert column == [dict(x.about).get(name) for x in episodes], name
     for k, x in enumerate(episodes):
         batch = ds.episode(k)
-        assert batch["action"].ravel().tolist() == [x.serial] * x.length == batch["next/reward"].ravel().tolist()
+        assert batch["action"].ravel().tolist() == x.actions == batch["next/reward"].ravel().tolist()
 
 
 if __name__ == "__main__":
