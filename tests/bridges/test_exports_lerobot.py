@@ -166,6 +166,34 @@ def test_segments_that_were_decided_come_back(three: Dataset, tmp_path: Path, ve
     assert again.episode(1)["subtask"].tolist() == ["reach", None, "grasp"]
 
 
+def test_sub_tasks_are_those_of_lerobot(three: Dataset, tmp_path: Path) -> None:
+    """The number of each row with the list of texts, and the lists of episodes that its annotation for SARM writes."""
+    told = [[[0, 1, "reach"], [1, 2, "reach"]], [[1, 3, "lift"]], None]
+    ds = three.label(subtasks=told)
+    done = rlds_cli.export(ds, "lerobot", tmp_path / "out")
+    assert done.proved and not done.losses and done.fingerprint == ds.fingerprint
+    texts = pq.read_table(tmp_path / "out/meta/subtasks.parquet")
+    assert texts["subtask_index"].to_pylist() == [0, 1, 2]
+    assert texts["__index_level_0__"].to_pylist() == ["reach", "lift", ""]  # the last one is that of none
+    assert data(tmp_path / "out")["subtask_index"] == [0, 0, 2, 1, 1, 2]
+    assert described(tmp_path / "out")["features"]["subtask_index"] == {"dtype": "int64", "shape": [1], "names": None}
+    listed = pq.read_table(next((tmp_path / "out/meta/episodes").rglob("*.parquet")))
+    assert listed["subtask_names"].to_pylist() == [["reach", "reach"], ["lift"], None]
+    assert listed["subtask_start_frames"].to_pylist() == [[0, 1], [1], None]
+    assert listed["subtask_end_frames"].to_pylist() == [[0, 1], [2], None]
+    again = import_files(tmp_path / "out", "local/again")
+    assert again.fingerprint == ds.fingerprint and "subtask_index" not in again.schema
+    wanted = ['[[0, 1, "reach"], [1, 2, "reach"]]', '[[1, 3, "lift"]]', None]
+    assert again.episodes["subtasks"].tolist() == wanted
+
+
+def test_sub_tasks_of_an_export_are_read_as_those_of_any_lerobot_dataset(three: Dataset, tmp_path: Path) -> None:
+    rlds_cli.export(three.label(subtasks=[[[0, 2, "reach"]], [[1, 3, "lift"]], None]), "lerobot", tmp_path / "out")
+    (tmp_path / "out/meta/rlds.json").unlink()
+    again = import_files(tmp_path / "out", "local/again")
+    assert [again.episode(k)["subtask"].tolist() for k in range(3)] == [["reach"] * 2, [None, "lift", "lift"], [None]]
+
+
 @pytest.mark.parametrize("version", ["lerobot", "lerobot2.1"])
 def test_seeds_and_options_are_columns_of_episodes(home: Path, tmp_path: Path, version: str) -> None:
     ds = sample_dataset("cartpole-minari").select(episodes=[4, 2])

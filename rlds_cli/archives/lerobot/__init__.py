@@ -268,7 +268,7 @@ def _plan(archive: Archive, info: Info) -> Plan:
     }
     if TASK in chosen and TASK in columns.schema.names:
         description.tasks(info, archive.files)  # which raises if the rows' tasks have no texts
-    told = _counted_subtasks(info, archive, columns, {*archive.fields.values()})
+    told = _counted_subtasks(info, archive, columns, {*archive.fields.values(), *before.added})
     chosen = {k: f for k, f in chosen.items() if k not in told}
     named = {n: key for n, key in before.names(archive.fields).items() if key in chosen or n in archive.fields}
     read = features.read_features(chosen, columns.schema, named)
@@ -341,10 +341,13 @@ def _spoken(
     return others, language.survey(files, spoken, {f.field.name for f in others})
 
 
-def _counted_subtasks(info: Info, archive: Archive, columns: DataColumns, mapped: Collection[str]) -> tuple[str, ...]:
-    """Return the column that numbers the sub-task of each row, if a list has their texts and no field is made of it."""
+def _counted_subtasks(info: Info, archive: Archive, columns: DataColumns, known: Collection[str]) -> tuple[str, ...]:
+    """Return the column that numbers the sub-task of each row, if a list has their texts.
+
+    ``known`` are those of which a field is made, and those that an export has added to what ``meta/`` says.
+    """
     there = subtasks.INDEX in columns.schema.names and info.root / subtasks.LIST in archive.files
-    return (subtasks.INDEX,) if there and subtasks.INDEX in info.features and subtasks.INDEX not in mapped else ()
+    return (subtasks.INDEX,) if there and subtasks.INDEX in info.features and subtasks.INDEX not in known else ()
 
 
 def _has_several_tasks(info: Info, kept: Sequence[ListedEpisode]) -> bool:

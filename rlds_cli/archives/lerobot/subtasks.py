@@ -16,20 +16,20 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from rlds_cli.base.libraries.lerobot import SUBTASK, SUBTASK_LISTS, SUBTASKS
 from rlds_cli.errors import CorruptArchive
 from rlds_cli.ted import Subtasks
 
-INDEX, LIST = "subtask_index", "meta/subtasks.parquet"
+INDEX, LIST = SUBTASK, SUBTASKS
 _KINDS = ("dense_", "", "sparse_")
-_PARTS = ("subtask_names", "subtask_start_frames", "subtask_end_frames")
-NAMES = frozenset(kind + part for kind in _KINDS for part in _PARTS)
+NAMES = frozenset(kind + part for kind in _KINDS for part in SUBTASK_LISTS)
 _TIMES = ("subtask_start_times", "subtask_end_times")
 TIMES = frozenset(kind + name for kind in _KINDS for name in _TIMES)  # which the frames follow from
 
 
 def lists_of(there: Collection[str]) -> dict[str, tuple[str, ...]]:
     """Return the columns of ``meta/episodes`` that hold sub-tasks, by the name of the episode column."""
-    every = [tuple(kind + part for part in _PARTS) for kind in _KINDS]
+    every = [tuple(kind + part for part in SUBTASK_LISTS) for kind in _KINDS]
     found = [keys for keys in every if set(keys) <= set(there)]
     dense = bool(found) and found[0][0].startswith(_KINDS[0])
     named = {Subtasks.COLUMN: found[0]} if found else {}
@@ -75,11 +75,11 @@ class Counted:
     """
 
     def __init__(self, texts: Mapping[int, str | None]) -> None:
-        self._texts = texts
+        self._texts = {number: text or None for number, text in texts.items()}
         self._read: dict[int, list[str | None]] = {}
 
     def add(self, episode: int, numbers: Sequence[int | None], where: str) -> None:
-        """Take the numbers of further rows of an episode; a negative one is none.
+        """Take the numbers of further rows of an episode; a negative one, and that of an empty text, is none.
 
         Raises
         ------

@@ -4,6 +4,7 @@
 
     meta/info.json  rlds.json                  see ``features``
          stats.json  tasks.parquet             v3
+         subtasks.parquet                      v3: the texts of what is done in ranges of steps
          episodes/chunk-000/file-000.parquet   v3: an episode in a row, with its places and statistics
          tasks.jsonl  episodes.jsonl  episodes_stats.jsonl      v2.1
     data/chunk-000/file-000.parquet            v3: whole episodes in a row group; v2.1: episode_000000.parquet
@@ -31,6 +32,7 @@ import numpy as np
 from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import trees
 from rlds_cli.base.libraries import EXPORTED
+from rlds_cli.base.libraries.lerobot import SUBTASK, SUBTASK_LISTS, SUBTASKS
 from rlds_cli.base.packages import pyarrow
 from rlds_cli.base.repeated import Repeated
 from rlds_cli.bridges.exports.content import Content, Loss
@@ -39,7 +41,7 @@ from rlds_cli.bridges.lerobot.write import features, statistics
 from rlds_cli.bridges.lerobot.write.features import DONE, FACTS, TIME, ExportColumn, FeatureColumns, StepGroup
 from rlds_cli.bridges.lerobot.write.statistics import EpisodeStatistics, Statistics
 from rlds_cli.bridges.lerobot.write.videos import TOLERANCE, Camera
-from rlds_cli.ted import CUT, FLAGS, TASK, VIDEO
+from rlds_cli.ted import CUT, FLAGS, TASK, VIDEO, Subtasks
 
 FILES = 1000  # in a chunk, as lerobot has it
 TOGETHER = 4 << 20  # bytes of short episodes that share a row group
@@ -51,21 +53,6 @@ _TIMED = 16  # episodes whose times are looked at for their rate
 _STEPS_A_SECOND = 1.0  # where nothing is known of time
 _LINES = {TIME, "frame_index", "episode_index", "index"}  # evenly spaced numbers
 _STANDARD = {"episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index"}
-_PANDAS = {  # so that pandas finds the texts as the index
-    "index_columns": ["__index_level_0__"],
-    "column_indexes": [
-        {"name": None, "field_name": None, "pandas_type": "unicode", "numpy_type": "object",
-         "metadata": {"encoding": "UTF-8"}},
-    ],
-    "columns": [
-        {"name": "task_index", "field_name": "task_index", "pandas_type": "int64", "numpy_type": "int64",
-         "metadata": None},
-        {"name": None, "field_name": "__index_level_0__", "pandas_type": "unicode", "numpy_type": "object",
-         "metadata": None},
-    ],
-    "creator": {"library": "pyarrow", "version": "18.0.0"},
-    "pandas_version": "2.2.3",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +77,7 @@ class _LeRobot(Format):
     def __init__(self, content: Content, target: Path, form: str | None = None, task: str | None = None) -> None:
         super().__init__(content, target, form, task)
         assert self.instructions is not None
-        self.layout = FeatureColumns(content, self.instructions)
+        self.layout = FeatureColumns(content, self.instructions, numbers_subtasks=self.version == "v3.0")
         steps = content.table.length
         self._first = np.cumsum(steps) - steps  # step with which an episode begins
 
@@ -288,6 +275,8 @@ class _LeRobot(Format):
             return np.asarray(steps.numbers / self.fps, np.float32)
         if c.key == DONE:
             return np.asarray(steps.numbers == steps.each(self.content.table.length) - 1)
+        if c.key == SUBTASK:
+            return self.layout.subtask_numbers(steps)
         if c.key == "index":
             return steps.numbers + steps.each(self._first)
         return steps.each(np.arange(len(self.content.table))) if c.key == "episode_index" else steps.numbers
@@ -361,6 +350,7 @@ class _LeRobot(Format):
         table = self.content.table
         numbers = self.layout.tasks_in(episode)
         own = {key: table.extra[name][episode] for name, key in self._own_keys.items()}
+        own |= _lists(self.layout.subtasks[episode]) if self.layout.subtasks else {}
         own |= {} if isinstance(table.seed, Repeated) else {"seed": table.seed[episode]}
         own |= {} if isinstance(table.options, Repeated) else {"options": table.options[episode]}
         return {
@@ -372,8 +362,10 @@ class _LeRobot(Format):
 
     @cached_property
     def _own_keys(self) -> dict[str, str]:
-        """Return the keys of the user's own episode columns by their names; the task is said by its number."""
-        odd, said = {*_STANDARD, "seed", "options"}, {TASK} if self.layout.instructions.is_task else set()
+        """Return the keys of the user's own episode columns by their names, but for what LeRobot has otherwise."""
+        odd = {*_STANDARD, *SUBTASK_LISTS, "seed", "options"}
+        said = {TASK} if self.layout.instructions.is_task else set()
+        said |= {Subtasks.COLUMN} if self.layout.subtasks else set()
         names = [n for n in self.content.table.extra if n not in said]
         return {n: f"own.{n.replace('/', '.')}" if n in odd or "/" in n else n for n in names}
 
@@ -451,18 +443,15 @@ class LeRobot3(_LeRobot):
 
     def finish(self, directory: Path, results: Mapping[str, Any]) -> None:
         """Write tasks, statistics and descriptions."""
-        pa = pyarrow()
         found: dict[str, list[Statistics]] = {}
         for of_unit in results.values():
             for key, s in statistics.of_json(of_unit).items():
                 found.setdefault(key, []).append(s)
         total = statistics.plain({key: statistics.joined(parts) for key, parts in found.items()})
         _write_json(directory / "meta" / "stats.json", total)
-        texts = self.layout.tasks
-        tasks = pa.table({"task_index": pa.array(range(len(texts)), pa.int64()), "__index_level_0__": texts})
-        tasks = tasks.replace_schema_metadata({"pandas": json.dumps(_PANDAS)})
-        pa.parquet.write_table(tasks, directory / "meta" / "tasks.parquet")
-        sync(directory / "meta" / "tasks.parquet")
+        _write_texts(directory / "meta" / "tasks.parquet", "task_index", self.layout.tasks)
+        if self.layout.subtasks:
+            _write_texts(directory / SUBTASKS, SUBTASK, self.layout.subtask_texts)
         self._write_descriptions(
             directory,
             self._info(
@@ -636,6 +625,35 @@ def _ranges(content: Content) -> dict[str, tuple[int, int] | None]:
         whole = len(inside) and int(inside[-1] - inside[0]) == len(inside) - 1
         found[name] = (int(inside[0]), int(inside[-1]) + 1) if whole else None
     return found
+
+
+def _lists(told: Subtasks | None) -> dict[str, Any]:
+    """Return the sub-tasks of an episode as LeRobot lists them: texts, first frames, and last ones."""
+    lists = [None] * 3 if told is None else [[*told.texts], told.first.tolist(), (told.stop - 1).tolist()]
+    return dict(zip(SUBTASK_LISTS, lists, strict=True))
+
+
+def _pandas(index: str) -> str:
+    """Return the metadata by which pandas finds texts as the index of a table of their numbers."""
+    known = {"name": None, "field_name": None, "pandas_type": "unicode", "numpy_type": "object"}
+    number = {"name": index, "field_name": index, "pandas_type": "int64", "numpy_type": "int64", "metadata": None}
+    text = known | {"field_name": "__index_level_0__", "metadata": None}
+    said = {
+        "index_columns": ["__index_level_0__"],
+        "column_indexes": [known | {"metadata": {"encoding": "UTF-8"}}],
+        "columns": [number, text],
+        "creator": {"library": "pyarrow", "version": "18.0.0"},
+        "pandas_version": "2.2.3",
+    }
+    return json.dumps(said)
+
+
+def _write_texts(path: Path, index: str, texts: Sequence[str]) -> None:
+    """Write texts by number."""
+    pa = pyarrow()
+    table = pa.table({index: pa.array(range(len(texts)), pa.int64()), "__index_level_0__": texts})
+    pa.parquet.write_table(table.replace_schema_metadata({"pandas": _pandas(index)}), path)
+    sync(path)
 
 
 def _write_json(path: Path, content: Any) -> None:

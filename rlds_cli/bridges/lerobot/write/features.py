@@ -17,13 +17,13 @@ import numpy as np
 from rlds_cli.archives import lerobot_fields
 from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files import json as documents
-from rlds_cli.base.libraries.lerobot import CODE_BITS, COUNTED, DEPTH_FORMULA, LANGUAGE, TASK
+from rlds_cli.base.libraries.lerobot import CODE_BITS, COUNTED, DEPTH_FORMULA, LANGUAGE, SUBTASK, TASK
 from rlds_cli.base.packages import pyarrow
 from rlds_cli.bridges.exports.content import Content
 from rlds_cli.bridges.exports.instructions import Instructions
 from rlds_cli.bridges.lerobot.write import statistics
 from rlds_cli.store import Facts
-from rlds_cli.ted import VIDEO, Field
+from rlds_cli.ted import VIDEO, Field, Subtasks
 
 TIME, DONE = "timestamp", "next.done"
 MOST_SIDES = 5  # of an array in `datasets`
@@ -61,10 +61,11 @@ def problem(f: Field) -> str | None:
 
 
 class FeatureColumns:
-    """The columns that hold a content."""
+    """The columns that hold a content; ``numbers_subtasks`` says whether rows have the numbers of theirs."""
 
-    def __init__(self, content: Content, instructions: Instructions) -> None:
+    def __init__(self, content: Content, instructions: Instructions, *, numbers_subtasks: bool) -> None:
         self.content, self.instructions = content, instructions
+        self._numbers_subtasks = numbers_subtasks
         self.columns = {c.key: c for c in self._columns()}
         self.columns |= {c.key: c for c in self._added() if c.key not in self.columns}
 
@@ -93,7 +94,7 @@ class FeatureColumns:
         if name == TIME and timed and "time" not in self.content.kinds:
             return TIME
         key = name.replace("/", ".")
-        while key in _RESERVED or key in taken:
+        while key in _RESERVED or key in taken or (key == SUBTASK and self.subtasks):
             key += "_"
         return key
 
@@ -104,6 +105,8 @@ class FeatureColumns:
         yield ExportColumn("index", None, "int64", (1,))
         yield ExportColumn(TASK, None, "int64", (1,))
         yield ExportColumn(DONE, None, "bool", (1,))
+        if self.subtasks:
+            yield ExportColumn(SUBTASK, None, "int64", (1,))
 
     @cached_property
     def cameras(self) -> list[ExportColumn]:
@@ -172,6 +175,30 @@ class FeatureColumns:
     @cached_property
     def _task_of_episode(self) -> IntArray:
         return self.instructions.codes() if self.instructions.name else np.zeros(len(self.content.table), np.int64)
+
+    # -- sub-tasks
+
+    @cached_property
+    def subtasks(self) -> list[Subtasks | None]:
+        """The sub-tasks of each episode; nothing if there are none, or an episode has an empty list of them."""
+        told = self.content.table.extra.get(Subtasks.COLUMN, ()) if self._numbers_subtasks else ()
+        found = [None if text is None else Subtasks.of(text, f"episode {k}") for k, text in enumerate(told)]
+        return found if any(found) and all(s is None or len(s) for s in found) else []
+
+    @cached_property
+    def subtask_texts(self) -> list[str]:
+        """Texts by the number of a sub-task, in the order of their first use; the last one is that of none."""
+        return [*dict.fromkeys(text for s in self.subtasks if s is not None for text in s.texts), ""]
+
+    def subtask_numbers(self, steps: StepGroup) -> IntArray:
+        """Return the number of the sub-task of each step."""
+        number = {text: k for k, text in enumerate(self.subtask_texts)}
+        found = np.full(len(steps), number[""], np.int64)
+        ends = np.cumsum(steps.lengths).tolist()
+        for episode, begin, end in zip(steps.episodes, [0, *ends], ends, strict=False):
+            if (told := self.subtasks[episode]) is not None:
+                found[begin:end] = [number[text or ""] for text in told.at(steps.numbers[begin:end])]
+        return found
 
     # -- descriptions
 
