@@ -59,8 +59,8 @@ def is_below(name: str, above: str) -> bool:
 
 
 def split_name(key: str | tuple[str, ...]) -> tuple[str, ...]:
-    """Split a field name into components; a tuple means the same as a name with ``/``."""
-    return tuple(key.split("/")) if isinstance(key, str) else tuple(key)
+    """Split a field name into components; a tuple means the same as a name with ``/``, and its parts may have some."""
+    return tuple(join_name(key).split("/"))
 
 
 def join_name(key: str | tuple[str, ...]) -> str:

@@ -390,7 +390,8 @@ class EpisodeBatch(Batch):
 
     def _column(self, key: Any) -> Any:
         """Return the columns of the episode, or the one that ``key`` names; _ABSENT for the name of a field."""
-        parts = split_name(key) if isinstance(key, str | tuple) else ()
+        named = isinstance(key, str) or (isinstance(key, tuple) and all(isinstance(part, str) for part in key))
+        parts = split_name(key) if named else ()
         columns = getattr(self, "columns", None)
         told = parts in ((TASK,), (Subtasks.FIELD,)) and dict.get(self, parts[0], _ABSENT) is _ABSENT
         if told and isinstance(columns, _Columns):

@@ -42,6 +42,17 @@ def test_set_and_delete_reach_into_nested_fields(flat):
     assert batch.names() == list(flat)
 
 
+def test_parts_of_a_tuple_may_be_names_with_slashes():
+    batch = Batch.nest({"observation/images/top": np.zeros(2), "next/observation/images/top": np.ones(2)})
+    camera = "observation/images/top"
+    assert batch["next", camera] is batch["next/observation/images/top"] and ("next", camera) in batch
+    batch["next", camera] = np.full(2, 5.0)
+    assert batch.names() == [camera, f"next/{camera}"], "no second field of the same name"
+    assert batch["next"]["observation"]["images"]["top"].tolist() == [5.0, 5.0]
+    del batch["next", camera]
+    assert batch.names() == [camera] and () not in batch
+
+
 def test_an_unknown_field_is_a_key_error_that_lists_the_fields(flat):
     batch = Batch.nest(flat)
     for key in ("reward", ("next", "rewards"), "action/x"):
