@@ -26,6 +26,7 @@ const SAME = {
   ddp: ["torchrun", "rank"],
   delete: ["remove", "rm"],
   demonstration: ["episode"],
+  denormalize: ["unnormalize"],
   directory: ["folder", "home"],
   fast: ["performance", "speed"],
   filter: ["select", "where"],

@@ -129,3 +129,15 @@ def test_frames_that_no_clock_finds_exactly_are_said_with_the_tolerance_that_rea
     planned = plan_export(import_files(source, "local/odd", fields={"time": "timestamp"}), "lerobot", tmp_path / "out")
     assert not planned.losses
     assert any("tolerance_s=0.0" in note for note in planned.notes), planned.notes
+
+
+def test_a_rate_that_nobody_knows_is_said_until_a_fact_states_it(home: Path, tmp_path: Path) -> None:
+    ds = rlds_cli.create("local/plain", [{"observation": np.ones((4, 2)), "action": np.ones((4, 1))}])
+    done = rlds_cli.export(ds, "lerobot", tmp_path / "out", lossy=True)
+    assert json.loads((tmp_path / "out/meta/info.json").read_text())["fps"] == 1
+    assert rows_of(tmp_path / "out")["timestamp"] == [0, 1, 2, 3]
+    assert [note for note in done.notes if "fps is 1" in note and "--set fps=20" in note]
+
+    stated = rlds_cli.export(ds.label(facts={"fps": 20}), "lerobot", tmp_path / "stated", lossy=True)
+    assert rows_of(tmp_path / "stated")["timestamp"] == pytest.approx([0, 0.05, 0.1, 0.15])
+    assert not [note for note in stated.notes if "fps" in note]

@@ -167,6 +167,10 @@ class _LeRobot(Format):
         """Return which text the tasks are, if they are another one than the dataset's own, and odd times that stay."""
         named, said = self.layout.instructions.name, f"their task is the name {self.layout.tasks[0]}"
         found = [*super().notes()] if named else [f"no text says what the episodes are about: {said}"]
+        if self._known_fps is None:
+            found.append(
+                "no rate is known, so that fps is 1 and times count steps: rlds label ID --set fps=20 states it"
+            )
         # The videos of version 2.1 may have been cut: they are no more those of the dataset.
         seconds = 0.0 if self.steady else max((camera.furthest() for camera in self.cameras.values()), default=0.0)
         if TOLERANCE < seconds < math.inf:
@@ -291,7 +295,12 @@ class _LeRobot(Format):
 
     @cached_property
     def fps(self) -> float:
-        """Steps in a second: as the dataset says, else as its first video or its times show them, else 1."""
+        """Steps in a second; 1 if nobody knows it: then times count steps."""
+        return self._known_fps or _STEPS_A_SECOND
+
+    @cached_property
+    def _known_fps(self) -> float | None:
+        """Steps in a second, as the dataset says, else as its first video or its times show them."""
         said = self.content.dataset.manifest.env.get("fps") or self.layout.former.get("fps")
         if isinstance(said, int | float) and said > 0:
             return float(said)
@@ -305,7 +314,7 @@ class _LeRobot(Format):
             steps = np.concatenate([np.zeros(0), *(np.diff(self._times(k)) for k in few)])
             if len(steps) and 0 < (step := float(np.median(steps))) < math.inf:
                 return round(1 / step, 2)
-        return _STEPS_A_SECOND
+        return None
 
     @cached_property
     def cameras(self) -> dict[str, Camera]:
