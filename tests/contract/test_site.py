@@ -115,6 +115,13 @@ def test_queries_that_were_written_later_find_their_pages(home: chromium.Page) -
     assert len(queries) - len(missed) >= 16, missed
 
 
+def test_whole_questions_find_the_page_that_answers(home: chromium.Page) -> None:
+    """Written before any page was read; the page is where the answer was then found, and run."""
+    questions: list[dict[str, str]] = json.loads(ASKED.read_text())["questions"]
+    missed = [q["question"] for q in questions if q["page"] not in search(home, q["question"])[:3]]
+    assert len(questions) - len(missed) >= 23, missed
+
+
 def test_a_console_is_copied_without_prompts_and_output(browser: chromium.Browser) -> None:
     """The theme marks a block while it takes the text of it."""
     page = browser.open(SITE / "start" / "tutorial.html")
