@@ -110,7 +110,12 @@ def _metavar(param: Any) -> str:
 
 
 def _default(param: Any) -> str:
-    if param.param_type_name == "argument" or param.is_flag or not param.show_default or param.default in (None, ()):
+    if (
+        param.param_type_name == "argument"
+        or param.is_flag
+        or not param.show_default
+        or param.default in (None, (), "")
+    ):
         return ""
     return f" Default: `{getattr(param.default, 'value', param.default)}`."
 

@@ -40,6 +40,7 @@ BOOSTS = {
 }
 
 _LINK = re.compile(r"\]\((?![a-z]+:|#)([^)#\s]+)")
+_ROW = re.compile(r"^\|.*$", re.M)
 _EMPTY_HEAD = re.compile(r"<thead>\s*<tr>\s*(?:<th[^>]*></th>\s*)+</tr>\s*</thead>")
 
 
@@ -75,7 +76,10 @@ def page_of(notebook: Path) -> str:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Make links to files of the repository links within the site, where ``docs/`` is the root."""
+    """Make links to files of the repository links within the site, where ``docs/`` is the root.
+
+    A bar in the code of a table has a backslash for GitHub; MkDocs would show it.
+    """
     shown = Path(page.file.src_uri)
     boost = next(boost for start, boost in BOOSTS.items() if page.file.src_uri.startswith(start))
     page.meta["search"] = {"boost": boost} if boost else {"exclude": True}
@@ -89,7 +93,12 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
             target = str(Path(target).with_suffix(".md"))
         return f"]({os.path.relpath(target, shown.parent)}"
 
-    return _LINK.sub(within, markdown)
+    return _ROW.sub(lambda row: re.sub(r"`[^`]*`", _bare, row[0]), _LINK.sub(within, markdown))
+
+
+def _bare(code: re.Match[str]) -> str:
+    """Code of a table without backslashes before its bars."""
+    return code[0].replace("\\|", "|")
 
 
 def on_page_content(html: str, **_: Any) -> str:

@@ -80,10 +80,10 @@ def _families(o: Overview) -> str:
     header = ("FAMILY", "DATASETS", "HERE", "ON DISK", "")
     right = " ".join(("DATASETS", "HERE"))
     rows = [_family(f) for f in o.families]
-    total = sum(f.datasets + f.closed for f in o.families)
-    known = sum(f.datasets + f.closed > 0 for f in o.families)
+    offered = [f.datasets for f in o.families if f.datasets and f.family != "sample"]
+    closed = sum(f.closed for f in o.families)
     homes = "; ".join(_home(h) for h in o.homes) or "nothing here yet"
-    count = f"{total:,} datasets in {known} families; {homes}"
+    count = f"{sum(offered):,} datasets of {len(offered)} families can be downloaded, {closed:,} no longer; {homes}"
     return visible.lines([out.table(header, rows, right=right), count])
 
 

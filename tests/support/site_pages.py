@@ -25,6 +25,8 @@ for (const e of article.querySelectorAll('*')) {
     if (box.width && (box.right > wide + 1 || box.left < -1) && !scrolls(e.parentElement))
         found.push(`cuts ${e.outerHTML.slice(0, 90)}`);
 }
+for (const e of article.querySelectorAll('td code'))
+    if (e.innerText.includes('\\\\|')) found.push(`shows a backslash in ${e.innerText}`);
 for (const e of document.images)
     if (!e.naturalWidth) found.push(`lacks the picture ${e.getAttribute('src')}`);
 for (const e of article.querySelectorAll('thead'))
