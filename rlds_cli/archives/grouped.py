@@ -349,7 +349,9 @@ class Grouped:
                 hint="leave it out",
             )
         if archive.fields and not self.mapped:
-            raise UnknownLayout(f"{self.title}'s names are fixed; --map does not apply.", hint="leave it out")
+            raise UnknownLayout(
+                f"{self.title}'s names are fixed; --map does not apply.", hint="--reader plain takes any names"
+            )
 
     def _described(self, f: h5py.File, path: Path, archive: Archive) -> list[Group]:
         groups = self.groups(f)

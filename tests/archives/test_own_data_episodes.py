@@ -370,3 +370,19 @@ def test_a_key_that_is_not_there_is_named_with_its_neighbours(tmp_path: Path) ->
             plan_import(tmp_path / "a.npz", "local/x", fields=fields)
     with pytest.raises(UnknownLayout, match=r'b\.npz has no "action"\. Did you mean "actions"'):
         plan_import([tmp_path / "a.npz", tmp_path / "b.npz"], "local/x", fields={"action": "action"})
+
+
+def test_names_in_the_layout_of_a_family_are_mapped_by_the_reader_of_own_files(tmp_path: Path) -> None:
+    """Groups called data/demo_N with obs and actions are robomimic's, whoever wrote them."""
+    with h5py.File(tmp_path / "a.h5", "w") as f:
+        for k in range(2):
+            demo = f.create_group(f"data/demo_{k}")
+            demo["obs/q"], demo["obs/speed"] = np.full((3, 2), k), np.full((3, 1), -k)
+            demo["actions"], demo["rewards"] = np.ones((3, 1)), np.zeros(3)
+    said = {"observation/arm": "data/*/obs/q"}
+    with pytest.raises(UnknownLayout, match="robomimic's names are fixed") as caught:
+        plan_import(tmp_path / "a.h5", "local/a", fields=said)
+    assert caught.value.hint == "--reader plain takes any names"
+    made = import_files(tmp_path / "a.h5", "local/a", fields=said, reader="plain")
+    assert made.episode(1)["observation/arm"].tolist() == [[1, 1]] * 3
+    assert made.episode(1)["observation/speed"].tolist() == [[-1]] * 3
