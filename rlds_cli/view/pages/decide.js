@@ -27,8 +27,8 @@ export async function deciding({ key, number, query, facts, player }) {
   // -- what is changed
 
   function change() {
-    keep(where, by, marks);
     show();
+    keep(where, by, marks);
   }
   const later = () => (clearTimeout(typing), (typing = setTimeout(change, 400)));
   const decide = (verdict) => {

@@ -68,7 +68,8 @@ export class Marks {
 
 const outbox = new Map(); // dataset and episode -> what the server shall know of it
 const listeners = new Set();
-let sending = false, problem = null;
+const SHOWN = 40; // milliseconds in which the page shows a decision before it is sent
+let sending = false, problem = null, soon = 0;
 
 /** Hear of how many episodes are not kept yet, and why. */
 export function onKept(listener) {
@@ -78,22 +79,25 @@ export function onKept(listener) {
 
 const tell = () => listeners.forEach((f) => f(outbox.size, problem));
 
-/** Send what is decided of an episode; the latest counts. */
+/** Send what is decided of an episode, once it is shown; the latest counts. */
 export function keep(where, by, marks) {
   const { id, decisions } = marks;
   outbox.set(`${where.d} ${by} ${id}`, { where, by, episode: { id, decisions } });
   tell();
-  send();
+  soon ||= setTimeout(send, SHOWN);
 }
 
 /** Wait until all is kept, or cannot be. */
 export const sent = () => new Promise((resolve) => {
+  send();
   const done = (left, problem) => (!left || problem) && (listeners.delete(done), resolve());
   listeners.add(done);
   done(outbox.size, problem);
 });
 
 async function send() {
+  clearTimeout(soon);
+  soon = 0;
   if (sending) return;
   sending = true;
   for (let wait = 250; outbox.size; ) {
@@ -115,3 +119,4 @@ async function send() {
 }
 
 addEventListener("beforeunload", (e) => outbox.size && e.preventDefault());
+addEventListener("visibilitychange", send);
