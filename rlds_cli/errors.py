@@ -38,6 +38,8 @@ RldsError
 ├── NoEnvironment           one that is not known, no longer exists, or does not fit the data
 ├── InvalidExpression       `where=` that is not a comparison of episode columns
 └── MissingPackage          an extra that is not installed
+
+`EndlessLoop` is a warning: a ``for`` loop over an endless loader that nothing leaves.
 """
 
 from __future__ import annotations
@@ -341,3 +343,7 @@ class InvalidExpression(RldsError):
 
 class MissingPackage(RldsError):
     """A package of an optional extra that is not installed."""
+
+
+class EndlessLoop(UserWarning):
+    """A ``for`` loop over an endless loader that nothing leaves, after ten times the dataset."""

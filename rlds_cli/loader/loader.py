@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,8 +17,8 @@ from rlds_cli.base.integers import integer
 from rlds_cli.base.libraries import counterparts
 from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Batch, Dataset, register
-from rlds_cli.errors import BatchSize, InvalidArgument
-from rlds_cli.loader import build, opening, state
+from rlds_cli.errors import BatchSize, EndlessLoop, InvalidArgument
+from rlds_cli.loader import build, endless, opening, state
 from rlds_cli.loader.arguments import Arguments, Scalars
 from rlds_cli.loader.arrays import frameworks
 from rlds_cli.loader.arrays.frameworks import Backend
@@ -42,6 +43,7 @@ from rlds_cli.loader.waiting import Live
 from rlds_cli.loader.windows.windows import Transition, Window
 
 if TYPE_CHECKING:
+    from types import FrameType
     from typing import Unpack
 
     import jax
@@ -243,7 +245,7 @@ class Loader(Generic[ArrayT]):
         windows = None if sampler.endless or isinstance(source, MixtureSource) else source.locator.pool.prefix.total
         self.schedule = build.schedule(windows, sampler, self.batch_size, self.steps)
         self._position, self._sought = Position(0, 0), False
-        self._meter = Meter(self._datasets)
+        self._meter, self._looked_at_loop = Meter(self._datasets), False
         self._given_out: WeakSet[TorchBatches] = WeakSet()
         self._arguments = {
             "fields": fields,
@@ -337,6 +339,28 @@ class Loader(Generic[ArrayT]):
         """Return the position at which the next pass starts."""
         return self.schedule.settle(self._position if self._sought else self.schedule.fresh(self._position))
 
+    def _samples_watched(self) -> int:
+        """Return the number of the sample at which a loop is looked at that may have no end."""
+        if self.schedule.per_pass is not None or self._looked_at_loop:
+            return sys.maxsize
+        source = self.source
+        pools = [m.pool for m in source.members] if isinstance(source, MixtureSource) else [source.locator.pool]
+        return self._start().sample + endless.PASSES * sum(pool.prefix.total for pool in pools)
+
+    def _look_at_loop(self, frame: FrameType | None, samples: int) -> None:
+        """Warn once, where nothing ends the loop that asks for batches."""
+        self._looked_at_loop = True
+        if endless.never_ends(frame):
+            mixed = isinstance(self.dataset, Mixture)
+            epochs = "" if mixed else "sampler=Shuffled() ends a loop after each epoch, "
+            warnings.warn(
+                f"this `for` loop goes on for ever: {samples:,} samples so far, {endless.PASSES} times the dataset, and"
+                f" {'a mixture' if mixed else self.sampler} has no last batch.\n"
+                f"  hint: {epochs}steps=100_000 after so many batches",
+                EndlessLoop,
+                stacklevel=3,
+            )
+
     def share(self, start: Position, worker: int, workers: int) -> Iterator[Batch]:
         """Go through batches worker, worker + workers, ... of the pass that begins at ``start``, in a worker process.
 
@@ -368,6 +392,7 @@ class Loader(Generic[ArrayT]):
     def _batches(self, pieces: Iterator[SampleRun], prefetch: int) -> Iterator[Batch]:
         on_stream, meter = self.reader.arrays.on_stream(), self._meter
         filled: DatasetSource | MixtureSource | None = None
+        watched = self._samples_watched()
         for reads in self.source.remote:
             reads.look()  # of which all blocks are cached by now is not announced any more
         meter.begin()
@@ -387,6 +412,9 @@ class Loader(Generic[ArrayT]):
                 self._position, self._sought = Position(epoch, sample), False
                 sample += step
                 meter.note(size)
+                if sample > watched:
+                    watched = sys.maxsize
+                    self._look_at_loop(sys._getframe(1), sample - size)
                 yield batch
                 if is_first and self.source is not filled:  # a live loader's is another one with each version
                     filled = self.source
