@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeGuard, Ty
 import numpy as np
 
 import rlds_cli
-from rlds_cli.base import text
+from rlds_cli.base import notebooks, text
 from rlds_cli.base.array_types import Array, ArrayT
 from rlds_cli.base.libraries import counterparts
 from rlds_cli.base.text import is_below, split_name
-from rlds_cli.dataset import html
 from rlds_cli.errors import InvalidArgument, MissingPackage, NoReward, UnknownField
 from rlds_cli.ted import REWARD
 
@@ -381,7 +380,7 @@ class Batch(dict[Any, Any], Generic[ArrayT]):
 
     def _repr_html_(self) -> str:
         """Return the fields as a table, for notebooks."""
-        return html.table("Batch", ["field", "values"], [(name, _describe(x)) for name, x in self.leaves()])
+        return notebooks.table("Batch", ["field", "values"], [(name, _describe(x)) for name, x in self.leaves()])
 
     def plot(self, field: str | None = None) -> Chart:
         """Draw a field of an episode from ``ds.episode(k)`` over its steps; by default the reward.

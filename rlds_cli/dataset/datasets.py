@@ -18,7 +18,7 @@ from rlds_cli.base.integers import within
 from rlds_cli.base.libraries import counterparts
 from rlds_cli.base.settings import StrPath
 from rlds_cli.base.text import is_below, join_name
-from rlds_cli.dataset import environments, html, layouts, partition, provenance, selection
+from rlds_cli.dataset import environments, layouts, partition, provenance, selection
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.dataset.layouts import Layout
 from rlds_cli.dataset.opening import open_at
@@ -256,11 +256,6 @@ class Dataset(Shortcuts):
         return (
             f"<Dataset {self.id}: {self.num_steps:,} steps, {self.num_episodes:,}{selected} episodes, {self.encoding}>"
         )
-
-    def _repr_html_(self) -> str:
-        """Return the fields as a table, for notebooks."""
-        rows = [(f.name, f.dtype, list(f.shape), f.placement, f.codec or f.kind) for f in self.schema.values()]
-        return html.table(repr(self)[1:-1], ["field", "dtype", "shape of a row", "placement", "kind"], rows)
 
     @cached_property
     def stats(self) -> Mapping[str, Stats]:

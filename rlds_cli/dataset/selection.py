@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.base import visible
+from rlds_cli.base import notebooks, visible
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.figures import number
 from rlds_cli.base.text import did_you_mean, plural, screen
-from rlds_cli.dataset import html
 from rlds_cli.dataset.coded import Coded, CodedColumns
 from rlds_cli.errors import MissingPackage, RldsError, UnknownField
 from rlds_cli.store import Stats
@@ -28,6 +27,7 @@ _SPLIT = "split/"
 _MEASURE = "quality_"  # how names of measures begin
 _MEASURES = re.compile(rf"\b{_MEASURE}\w+")
 _SHOWN = 10  # episodes in a notebook
+_INNER = ("start", "id", "row", "has_seed")  # columns that it does not show
 _ORDER = ("start", "length", "num_transitions", "num_observed", "total_reward", "end", "num_done", "source", "seed")
 
 
@@ -112,12 +112,13 @@ class EpisodeColumns(CodedColumns):
         return f"<{len(self):,} episodes: {', '.join(self)}>"
 
     def _repr_html_(self) -> str:
-        """Return the first episodes as a table, for notebooks."""
+        """Return the first episodes as a table, for notebooks: without what numbers and finds them in the files."""
         first = self.take(np.arange(min(len(self), _SHOWN)))
         more = f", of which these are the first {_SHOWN}" if len(first) < len(self) else ""
-        values = [first[name] for name in first]
-        rows = [(k, *(x[k] for x in values)) for k in range(len(first))]
-        return html.table(f"{len(self):,} episodes of {self.id}{more}", ["", *first], rows)
+        names = [name for name in first if name not in _INNER]
+        values = [first[name] for name in names]
+        rows = [(k, *(_shown(x[k]) for x in values)) for k in range(len(first))]
+        return notebooks.table(f"{len(self):,} episodes of {self.id}{more}", ["", *names], rows)
 
     def to_pandas(self) -> Any:
         """Return the columns as a DataFrame, with a row for each episode; its index numbers the selected episodes.
@@ -198,6 +199,11 @@ class StoredStats(Mapping[str, Stats]):
         if name not in self._stats:
             raise _no_stats(name, self, self._fields, self._id)
         return Stats(**self._stats[name])
+
+
+def _shown(value: Any) -> str:
+    """Return a value of an episode for a table of a notebook."""
+    return number(float(value)) if isinstance(value, np.floating) else str(value)
 
 
 def _brief(value: Any) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 import numpy as np
 
 import rlds_cli  # its names are loaded when they are used, so a package below may call those above
+from rlds_cli.base import notebooks
 
 if TYPE_CHECKING:
     import jax
@@ -75,6 +76,21 @@ class Shortcuts:
     def loader(self, batch_size: int = 256, **options: Any) -> rlds_cli.Loader:
         """Return a `Loader` of this dataset; ``options`` are its arguments, such as ``window`` and ``sampler``."""
         return rlds_cli.Loader(cast("rlds_cli.Dataset", self), batch_size, **options)
+
+    def _repr_html_(self) -> str:
+        """Return what `rlds_cli.inspect` says of the fields as a table, for notebooks.
+
+        Of a dataset at an address, whose rows are not fetched for that, the table names the fields alone.
+        """
+        ds = cast("rlds_cli.Dataset", self)
+        title, whole = repr(ds)[1:-1], ds.manifest.counts.episodes
+        if ds.store.address:
+            rows = [(f.name, f.placement, f.codec or f.dtype, list(f.shape)) for f in ds.schema.values()]
+            return notebooks.table(title, ["field", "placement", "dtype", "shape"], rows)
+        summary: Any = rlds_cli.inspect(ds)
+        of_all = f"; statistics of all {whole:,} episodes" if ds.num_episodes < whole else ""
+        html: str = summary._repr_html_(f"{title}{of_all}")
+        return html
 
     def view(self, *, height: int = 720, port: int = 0) -> rlds_cli.view.Shown:
         """Show the episodes in a browser, or in the frame of a notebook: play, search, sort and filter them.

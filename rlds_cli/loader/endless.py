@@ -19,7 +19,7 @@ _EXITS = {"exit", "_exit", "quit"}
 
 
 def never_ends(frame: FrameType | None) -> bool:
-    """Return whether the loop that takes batches in ``frame`` goes on for ever; False where that is not certain."""
+    """Return whether the loop that takes batches in ``frame`` never ends; False where that is not certain."""
     while frame is not None and _hands_on(frame):
         frame = frame.f_back
     if frame is None:

@@ -354,7 +354,7 @@ class Loader(Generic[ArrayT]):
             mixed = isinstance(self.dataset, Mixture)
             epochs = "" if mixed else "sampler=Shuffled() ends a loop after each epoch, "
             warnings.warn(
-                f"this `for` loop goes on for ever: {samples:,} samples so far, {endless.PASSES} times the dataset, and"
+                f"this `for` loop never ends: {samples:,} samples so far, {endless.PASSES} times the dataset, and"
                 f" {'a mixture' if mixed else self.sampler} has no last batch.\n"
                 f"  hint: {epochs}steps=100_000 after so many batches",
                 EndlessLoop,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
+import re
 import warnings
 from collections.abc import Iterator
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -13,10 +16,12 @@ import pytest
 from loader_data import create, episode
 
 import rlds_cli
+from rlds_cli import loader as loading
 from rlds_cli import preprocess
 from rlds_cli.base.libraries import counterparts
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.errors import InvalidArgument, UnknownField
+from rlds_cli.interop import d3rlpy, d4rl, minari
 from rlds_cli.loader import Episode, Loader, Mixture, Normalize, Shuffled, Slice
 
 Names = dict[str, Any]
@@ -55,6 +60,68 @@ def test_the_message_says_what_to_write(things: Names, what: str, name: str, cod
         getattr(things[what], name)
     assert f"hint: {code}" in str(e.value)
     assert not hasattr(things[what], name) and getattr(things[what], name, 3) == 3
+
+
+MODULES = {"minari": minari, "d4rl": d4rl, "d3rlpy": d3rlpy}
+TABLES = {
+    "ds": counterparts.DATASET,
+    "loader": counterparts.LOADER,
+    "batch": counterparts.BATCH,
+    "rlds_cli": counterparts.MODULE,
+} | {name: module._ELSEWHERE for name, module in MODULES.items()}
+
+
+def test_every_name_is_answered_with_its_code(things: Names) -> None:
+    scope = {**things, **MODULES, "rlds_cli": rlds_cli}
+    for what, table in TABLES.items():
+        for name, code in table.items():
+            with pytest.raises(AttributeError) as told:
+                getattr(scope[what], name)
+            assert str(told.value).endswith(f"\n  hint: {code}"), (what, name)
+
+
+def test_the_code_names_what_there_is(things: Names) -> None:
+    """Attributes of rlds_cli, of datasets and loaders, and arguments by name."""
+    scope = {**things, "rlds_cli": rlds_cli, **{name: getattr(loading, name) for name in loading.__all__}}
+    names = "|".join(scope)
+    call = rf"(?<![\w.\"'/])((?:{names})(?:\.\w+)*)(?:\(((?:[^()]|\([^()]*\))*)\))?"
+    texts = [code for table in (*TABLES.values(), counterparts.LOADER_ARGUMENTS) for code in table.values()]
+    seen = set()
+    for name, arguments in (found for text in texts for found in re.findall(call, text)):
+        if "." not in name and not arguments:
+            continue  # a word of a sentence
+        first, *path = name.split(".")
+        what = reduce(getattr, path, scope[first])
+        given = re.findall(r"(\w+)=", re.sub(r"\([^()]*\)", "", arguments))
+        if given:
+            assert set(given) <= set(inspect.signature(what).parameters), (name, given)
+        seen.add(name)
+    assert len(seen) > 40
+
+
+def test_fields_of_other_libraries_are_answered_with_the_field(things: Names) -> None:
+    batch: Batch = things["batch"]
+    for name, field in counterparts.FIELDS.items():
+        if name in batch or field not in batch.names():
+            continue
+        with pytest.raises(UnknownField) as told:
+            batch[name]
+        quoted = ", ".join(f'"{part}"' for part in field.split("/"))
+        assert told.value.hint == f"batch[{quoted}]", name
+    with pytest.raises(AttributeError, match=r'hint: batch\["observation"\]'):
+        _ = batch.obs
+
+
+def test_ipython_completes_the_names_of_fields(things: Names) -> None:
+    batch: Batch = things["batch"]
+    assert batch._ipython_key_completions_() == batch.names()
+    completer = pytest.importorskip("IPython.core.completer")
+    shell = completer.IPCompleter(namespace=things, use_jedi=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = [c.text for c in shell.completions('batch["', len('batch["'))]
+        below = [c.text for c in shell.completions('batch["next/r', len('batch["next/r'))]
+    assert sorted(found) == sorted(batch.names()) and below == ["next/reward"]
 
 
 def test_lines_of_code_that_are_suggested_run(things: Names) -> None:

@@ -76,10 +76,42 @@ def _cells(html: str) -> list[str]:
 
 def test_notebooks_show_tables(ds: rlds_cli.Dataset) -> None:
     assert {"observation", "[1]", "both", "next/reward"} <= set(_cells(ds._repr_html_()))
-    assert {"length", "total_reward", "8.0", "4"} <= set(_cells(ds.episodes._repr_html_()))
+    assert {"length", "total_reward", "8.00", "4"} <= set(_cells(ds.episodes._repr_html_()))
     assert {"next/reward", "float64[4, 1]"} <= set(_cells(ds.episode(1)._repr_html_()))
     hostile = rlds_cli.create("local/hostile", [{**EPISODES[0], "<b>": np.zeros(5)}])
     assert "<b>x" not in hostile._repr_html_() and "&lt;b&gt;" in hostile._repr_html_()
+
+
+def _rows(html: str) -> list[dict[str, str]]:
+    head, *rows = (_cells(line) for line in re.findall(r"<tr>(.*?)</tr>", html))
+    return [dict(zip(head, row, strict=True)) for row in rows]
+
+
+def test_notebooks_show_the_statistics_and_histograms_of_fields() -> None:
+    observation = np.array([[0.0], [0.0], [0.0], [15.0], [0.0]])
+    ds = rlds_cli.create("local/spread", [{"observation": observation, "action": np.arange(4), "text": ["a"] * 4}] * 2)
+    shown = {row["field"]: row for row in _rows(ds._repr_html_())}
+    state = shown["observation"]
+    assert [state[n] for n in ("placement", "dtype", "shape")] == ["both", "float64", "[1]"]
+    assert [state[n] for n in ("mean", "min", "max")] == ["3.75", "0.00", "15.00"]  # of steps: 0, 0, 0 and 15
+    assert state["std"] == "6.50"
+    assert state[""] == "█" + "\u00a0" * 14 + "▃"  # two of eight are 15
+    assert shown["text"]["dtype"] == "text" and shown["text"]["mean"] == shown["text"][""] == ""
+    assert _rows(rlds_cli.inspect(ds)._repr_html_()) == list(shown.values())
+    one = ds.select(episodes=[0])
+    assert "statistics of all 2 episodes" in one._repr_html_() and "of all" not in ds._repr_html_()
+
+
+def test_notebooks_show_episodes_without_ids_and_long_floats() -> None:
+    rewards = np.array([1 / 3, 1 / 7])
+    one = {"observation": np.zeros((3, 1)), "action": np.zeros((2, 1)), "next": {"reward": rewards}}
+    note = {"episode": {"note": "<script>", "weight": 2 / 3}}
+    html = rlds_cli.create("local/long", [one | note]).episodes._repr_html_()
+    (row,) = _rows(html)
+    assert not {"id", "start", "row", "has_seed"} & row.keys()
+    assert row["length"] == "2" and row["total_reward"] == "0.48" and row["weight"] == "0.67"
+    assert row["note"] == "<script>" and "<script>" not in html
+    assert not re.search(r"\d{12}|color|background", html)  # a notebook may be light or dark
 
 
 @pytest.mark.thorough

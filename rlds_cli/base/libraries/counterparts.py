@@ -10,9 +10,14 @@ from rlds_cli.errors import InvalidArgument
 
 _CREATE = 'rlds_cli.append(ID, FILES), or with rlds_cli.writer("local/NAME") as w: w.add_episodes(episodes)'
 _PRIORITIES = "loader.update_priorities(batch, priority)"
+_SAMPLE = "batches = iter(Loader(ds, 256)) once, and batch = next(batches) for every sample"
+_EPISODES = "for k in range(ds.num_episodes): episode = ds.episode(k)"
 _TRANSFORM = "Loader(ds, 256, transform=function_of_a_batch), or transform(batch.tensordict()) of a TorchRL transform"
 DATASET = {
-    "sample": "batches = iter(Loader(ds, 256)) once, and batch = next(batches) for every sample",
+    "sample": _SAMPLE,
+    "sample_batch": _SAMPLE,
+    "get_batch": _SAMPLE,
+    "iter_batches": "ds.loader(256)",
     "extend": _CREATE,
     "add": _CREATE,
     "preprocess": 'ds.map(function, "name")',
@@ -20,23 +25,32 @@ DATASET = {
     "append_transform": _TRANSFORM,
     "update_priority": f"Loader(ds, 256, sampler=Prioritized()) and {_PRIORITIES}",
     "update_tensordict_priority": f"Loader(ds, 256, sampler=Prioritized()) and {_PRIORITIES}",
-    "iterate_episodes": "for k in range(ds.num_episodes): episode = ds.episode(k)",
+    "iterate_episodes": _EPISODES,
+    "iter_episodes": _EPISODES,
     "sample_episodes": "batches = iter(Loader(ds, 8, window=Episode())) once, and batch = next(batches)",
     "filter_episodes": "ds.filter(function_of_an_episode)",
     "recover_environment": "ds.make_env()",
     "total_steps": "ds.num_steps",
     "total_episodes": "ds.num_episodes",
+    "n_episodes": "ds.num_episodes",
+    "size": "len(ds) transitions of ds.num_episodes episodes",
+    "returns": 'ds.episodes["total_reward"]',
+    "episode_returns": 'ds.episodes["total_reward"]',
+    "episode_lengths": 'ds.episodes["length"]',
+    "lengths": 'ds.episodes["length"]',
     "features": "ds.schema",
     "keys": "ds.schema",
     "columns": "ds.schema for the fields, ds.episodes for a table of episodes",
     "column_names": "list(ds.schema) for the fields, list(ds.episodes) for the columns of episodes",
     "shape": "len(ds) transitions of ds.num_episodes episodes; ds.schema has the shapes of fields",
     "observations": 'ds["observation"]',
+    "next_observations": 'ds["next/observation"]',
     "actions": 'ds["action"]',
     "rewards": 'ds["next/reward"]',
     "terminals": 'ds["next/terminated"]',
     "terminations": 'ds["next/terminated"]',
     "truncations": 'ds["next/truncated"]',
+    "timeouts": 'ds["next/truncated"]',
     "dones": 'ds["next/done"]',
     "get_episode": "ds.episode(k)",
     "episode_data": "ds.episode(k)",
@@ -44,7 +58,9 @@ DATASET = {
     "train_test_split": "train, test = ds.split(0.9, 0.1, seed=0)",
     "random_split": "train, test = ds.split(0.9, 0.1, seed=0)",
     "split_dataset": "train, test = ds.split(0.9, 0.1, seed=0)",
-    "to_pandas": "pandas.DataFrame(dict(ds.episodes)) has a row for each episode",
+    "to_pandas": "ds.episodes.to_pandas() has a row for each episode",
+    "to_torch": "Loader(ds, 256), whose batches hold tensors",
+    "repeat": "Loader(ds, 256, steps=100_000)",
     "to_dict": 'ds.to_numpy("d4rl"), or dict(ds[:])',
     "dataloader": "ds.loader(256), or Loader(ds, 256).as_torch() for a DataLoader",
     "batch": "ds.loader(256)",
@@ -96,6 +112,7 @@ MODULE = {
 }
 LOADER = {
     "sample": "batches = iter(loader) once, and batch = next(batches) for every sample",
+    "epoch": "for epoch in range(10): for batch in loader: ..., sampler=Shuffled(); loader.set_epoch(3) goes there",
     "extend": _CREATE,
     "add": _CREATE,
     "preprocess": 'rlds_cli.preprocess.run(loader.dataset, function, "name")',

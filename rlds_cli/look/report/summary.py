@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli import homes, registry
-from rlds_cli.base import subset, text, visible
+from rlds_cli.base import notebooks, subset, text, visible
 from rlds_cli.base.array_types import Array
 from rlds_cli.base.figures import number, shape
 from rlds_cli.base.files.sizes import size_on_disk
@@ -40,6 +40,7 @@ from rlds_cli.look.report.columns import (
     number_of,
     places,
     resample,
+    sparkline,
     summarise_own_columns,
 )
 from rlds_cli.look.report.order import rank
@@ -126,6 +127,22 @@ class Summary:
         lines = [_line(f) for f in self.fields]
         lines += [f"{f.severity} {f.code}: {f.text}" for f in self.findings[:8]]
         return text.screen(f"Summary of {self.id}: {size}, {text.size_of(self.bytes)}", lines)
+
+    def _repr_html_(self, title: str = "") -> str:
+        """Return the fields with their statistics and histograms as a table, for notebooks."""
+        size = f"{text.plural(self.counts.steps, 'step')}, {text.plural(self.counts.episodes, 'episode')}"
+        return notebooks.table(title or f"Summary of {self.id}: {size}", _HEAD, map(_cells, self.fields))
+
+
+_HEAD = ("field", "placement", "dtype", "shape", "size", "mean", "std", "min", "max", "")
+
+
+def _cells(f: FieldSummary) -> list[str]:
+    """Return a field as a row of the table in notebooks."""
+    dtype = f.codec or ("text" if f.kind == "text" else f.dtype)
+    known = [] if f.mean is None else [number(f.mean), number(f.std), number(f.min, f.dtype), number(f.max, f.dtype)]
+    chart = "" if f.histogram is None else sparkline(f.histogram.counts).replace(" ", "\u00a0")  # a table drops blanks
+    return [f.name, f.placement, dtype, shape(f.shape), text.size_of(f.bytes), *(known or [""] * 4), chart]
 
 
 def _line(f: FieldSummary) -> str:

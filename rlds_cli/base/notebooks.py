@@ -1,4 +1,4 @@
-"""Tables for notebooks."""
+"""Tables for notebooks. They set no colour: a notebook may be light or dark."""
 
 from __future__ import annotations
 
