@@ -118,7 +118,7 @@ class EpisodeColumns(CodedColumns):
         names = [name for name in first if name not in _INNER]
         values = [first[name] for name in names]
         rows = [(k, *(_shown(x[k]) for x in values)) for k in range(len(first))]
-        return notebooks.table(f"{len(self):,} episodes of {self.id}{more}", ["", *names], rows)
+        return notebooks.table(f"{len(self):,} episodes of {self.id}{more}", ["episode", *names], rows)
 
     def to_pandas(self) -> Any:
         """Return the columns as a DataFrame, with a row for each episode; its index numbers the selected episodes.

@@ -134,7 +134,7 @@ class Summary:
         return notebooks.table(title or f"Summary of {self.id}: {size}", _HEAD, map(_cells, self.fields))
 
 
-_HEAD = ("field", "placement", "dtype", "shape", "size", "mean", "std", "min", "max", "")
+_HEAD = ("field", "placement", "dtype", "shape", "size", "mean", "std", "min", "max", "histogram")
 
 
 def _cells(f: FieldSummary) -> list[str]:
