@@ -2,7 +2,7 @@
 #
 #     docker build -t rlds .
 #     docker run --rm -v rlds:/data rlds download sample/pendulum-d4rl
-#     docker run --rm -v rlds:/data -v "$PWD:/work" rlds import run42.h5 --as local/run42
+#     docker run --rm -v rlds:/data -v "$PWD:/work" rlds import run42.h5 --name local/run42
 FROM python:3.12-slim AS build
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 COPY . /source

@@ -314,7 +314,7 @@ def pulled(url: str, address: str) -> dict[str, Any]:
     """The download of 1 GB from a directory, into an empty home."""
     shutil.rmtree(remote_data.HOME / "origins", ignore_errors=True)  # it would lead back to the home that pushed
     start = time.perf_counter()
-    rlds_cli.download(address, as_="local/copy")
+    rlds_cli.download(address, name="local/copy")
     return {"seconds": time.perf_counter() - start}
 
 

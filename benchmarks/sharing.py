@@ -111,7 +111,7 @@ def pushing(to: str) -> Callable[[], object]:
 
 
 def pulling(address: str) -> Callable[[], object]:
-    return lambda: rlds_cli.download(address, as_="local/copy", home=OUT / "home")
+    return lambda: rlds_cli.download(address, name="local/copy", home=OUT / "home")
 
 
 def to_s3(bucket: str) -> Callable[[], object]:

@@ -1,7 +1,7 @@
 """Keep the good episodes: a function that returns None drops the episode.
 
 rlds preprocess sample/pendulum-d4rl --fn examples/filter_episodes.py:good_episodes
-rlds preprocess sample/cartpole-minari --fn examples/filter_episodes.py:good_episodes --arg at_least=400 --as good
+rlds preprocess sample/cartpole-minari --fn examples/filter_episodes.py:good_episodes --arg at_least=400 --name good
 """
 
 

@@ -1,4 +1,4 @@
-"""Leave out the steps at which nothing moves: ``rlds select ID --trim examples/idle.py:moving --as moving``."""
+"""Leave out the steps at which nothing moves: ``rlds select ID --trim examples/idle.py:moving --name moving``."""
 
 import numpy as np
 

@@ -268,7 +268,7 @@ class NotNewest(InvalidArgument):
         super().__init__(
             f"{id}#v{version} is not the newest version: that is v{newest}. Nothing was changed.",
             hint=f"without #v{version}, or opened again, the newest is changed; rlds restore {id}#v{version} makes a "
-            "version with its content; --as NAME (name=) makes another dataset",
+            "version with its content; --name NAME (name=) makes another dataset",
         )
         self.version = version
 

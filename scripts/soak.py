@@ -161,7 +161,7 @@ def main() -> None:
         archive = archives.d4rl_v2(Path(directory) / "a.hdf5", steps=1_000_000, observation=5, action=2)
         function = Path(directory) / "function.py"
         function.write_text(FUNCTION)
-        convert = rlds(home, "import", str(archive), "--as", "local/soak")
+        convert = rlds(home, "import", str(archive), "--name", "local/soak")
         subprocess.run(convert, check=True, stdout=subprocess.DEVNULL)
         expected: dict[str, str] = {}
         for job in jobs(home, convert, f"{function}:scale", address):

@@ -37,7 +37,7 @@ packing.LEAST = {OBJECT}
 import rlds_cli
 rlds_cli.push({{id!r}}, {{to!r}})
 """
-PULL = "import rlds_cli; rlds_cli.download({to!r}, as_={id!r})"
+PULL = "import rlds_cli; rlds_cli.download({to!r}, name={id!r})"
 
 
 def make(seed: int) -> str:
@@ -86,7 +86,7 @@ def look(to: str, allowed: set[str], scratch: Path) -> None:
     """Check that an address has nothing, or one of these datasets, whole."""
     shutil.rmtree(scratch, ignore_errors=True)
     try:
-        ds = rlds_cli.download(to, as_="local/looked", home=scratch)
+        ds = rlds_cli.download(to, name="local/looked", home=scratch)
     except DatasetNotFound:
         return
     if ds.fingerprint not in allowed or not verify("local/looked", home=scratch).ok:

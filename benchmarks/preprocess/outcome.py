@@ -27,6 +27,6 @@ def run(rounds: int) -> Group:
 def _again(count: int) -> Callable[[], Took]:
     source = data.steps(count)
     job = ["-m", "rlds_cli", "preprocess", source.id, "--fn", f"{FUNCTIONS}:add_norm"]
-    job += ["--as", "again", "-j", "2", "-q", "--home", str(data.HOME)]
+    job += ["--name", "again", "-j", "2", "-q", "--home", str(data.HOME)]
     command(*job, "--force")()
     return command(*job)

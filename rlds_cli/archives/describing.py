@@ -108,7 +108,7 @@ def describe(given: Path, files: tuple[Path, ...], reader: str | None) -> FileRe
         rows=found.rows,
         facts=plan.facts,
         notes=found.notes,
-        suggestion=f"rlds import {quote(str(given))} --as local/{name_for(given)}"
+        suggestion=f"rlds import {quote(str(given))} --name local/{name_for(given)}"
         + (f" --reader {quote(reader)}" if reader else ""),
     )
 
@@ -244,7 +244,7 @@ def suggested_command(path: Path, found: FileTree, fields: Mapping[str, str]) ->
         elif not ends and not {"next/terminated", "next/truncated"} & set(fields):
             ends = ["--episodes-by jumps"]
         maps = [f"--map {_SHORT.get(k, k)}={quote(v)}" for k, v in fields.items()]
-        return " ".join([f"rlds import {quote(str(path))} --as {id}", *maps, *ends, "--dry-run"])
+        return " ".join([f"rlds import {quote(str(path))} --name {id}", *maps, *ends, "--dry-run"])
     return None
 
 

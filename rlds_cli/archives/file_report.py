@@ -39,7 +39,7 @@ class FileReport:
 
     def suggestion_as(self, id: str) -> str | None:
         """Return the suggested command with another id."""
-        return self.suggestion and self.suggestion.replace(f" --as local/{name_for(self.path)} ", f" --as {id} ")
+        return self.suggestion and self.suggestion.replace(f" --name local/{name_for(self.path)} ", f" --name {id} ")
 
 
 @dataclass(frozen=True, slots=True)

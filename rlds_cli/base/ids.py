@@ -99,8 +99,8 @@ def address_hint(text: str) -> str | None:
     if match is None:
         return None
     address = text.replace("://", ":/", 1).replace(":/", "://", 1)
-    pushed = f"rlds download {address} --as local/NAME fetches a dataset that was pushed there"
-    fetched = "rlds import PATH --as local/NAME takes downloaded files of others"
+    pushed = f"rlds download {address} --name local/NAME fetches a dataset that was pushed there"
+    fetched = "rlds import PATH --name local/NAME takes downloaded files of others"
     id = lerobot_id(text)
     known = "datasets are read from this disk: " if id is None else f"rlds download {id} fetches a LeRobot dataset; "
     return f"{known}{pushed}; {fetched}"

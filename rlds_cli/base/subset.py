@@ -165,7 +165,7 @@ def is_subset(variant: str) -> bool:
 def command(id: DatasetId) -> str:
     """Return the command that makes a variant: a download of a part, or a preprocess run."""
     if not is_subset(id.variant or ""):
-        return f"rlds preprocess {id.base} --fn ... --as {id.variant}"
+        return f"rlds preprocess {id.base} --fn ... --name {id.variant}"
     said = ""
     for word in str(id.variant).split("_"):
         kind, _, what = word.partition("-")

@@ -55,13 +55,13 @@ def apply(
     and stop: the first step, and the one behind the last; text of a subtask; one column for each label; by, time,
     version (that was looked at) and comment. An empty cell changes nothing, null takes a label away.
 
-    Decisions on an earlier version are applied to the newest. --as makes ID@NAME: needed where steps are left out, and
-    for a dataset of the registry. rlds restore undoes it, rlds log --verbose shows who decided what.
+    Decisions on an earlier version are applied to the newest. --name makes ID@NAME: needed where steps are left out,
+    and for a dataset of the registry. rlds restore undoes it, rlds log --verbose shows who decided what.
 
     \b
     Examples:
       rlds apply local/day1
-      rlds apply local/day1 decisions.csv --as clean
+      rlds apply local/day1 decisions.csv --name clean
       rlds apply local/day1 --export decisions.csv
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)

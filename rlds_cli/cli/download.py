@@ -34,10 +34,10 @@ def download(
             autocompletion=options.complete_id,
         ),
     ] = None,
-    as_: Annotated[
+    name: Annotated[
         str | None,
         typer.Option(
-            "--as", metavar="local/NAME", help="Id for a dataset at an address, or at URLs.", show_default=False
+            "--name", metavar="local/NAME", help="Id for a dataset at an address, or at URLs.", show_default=False
         ),
     ] = None,
     sha256: Annotated[
@@ -101,8 +101,8 @@ def download(
     out.configure(json=json, quiet=quiet, verbose=verbose)
     if bool(ids) == resume_all:
         raise typer.BadParameter("give either IDs or --resume-all")
-    if as_ is not None and not ids:
-        raise typer.BadParameter("--as goes with an address or URLs")
+    if name is not None and not ids:
+        raise typer.BadParameter("--name goes with an address or URLs")
     from rlds_cli.base.subset import Subset
     from rlds_cli.make import DownloadRequest, expand_refs, reading_options
 
@@ -111,7 +111,7 @@ def download(
     if resume_all:
         orders = [*DownloadRequest.unfinished(home=home, offline=offline)]
         return _resume(orders, jobs=jobs or 0, dry_run=dry_run)
-    refs = [(ids[0], *ids[1:])] if as_ is not None and ids else [(ref,) for ref in expand_refs(ids or ())]
+    refs = [(ids[0], *ids[1:])] if name is not None and ids else [(ref,) for ref in expand_refs(ids or ())]
     orders = [
         DownloadRequest(
             ref,
@@ -124,7 +124,7 @@ def download(
             home=home,
             skip_bad=skip_bad,
             portion=portion,
-            as_=as_,
+            name=name,
             blocks=blocks,
             sha256=sha256,
             reading=reading,

@@ -28,7 +28,7 @@ def drop(
 ) -> None:
     """Leave episodes out of a dataset. Earlier versions have them, and their rows stay on the disk.
 
-    A dataset of the registry is not changed in its place: --as makes ID@NAME.
+    A dataset of the registry is not changed in its place: --name makes ID@NAME.
 
     Example: rlds drop local/day1 --where "quality == 'bad'"
     """

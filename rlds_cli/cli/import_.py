@@ -25,7 +25,7 @@ _LARGE, _TIMES = 1 << 30, 4  # bytes of arrays, and their share of the files, fr
 @app.command("import")
 def import_(
     path: Annotated[list[str], typer.Argument(metavar="PATH|GLOB...", help="Files, directories or patterns.")],
-    as_: Annotated[str, typer.Option("--as", metavar="local/NAME", help="Id of the new dataset.")],
+    name: Annotated[str, typer.Option("--name", metavar="local/NAME", help="Id of the new dataset.")],
     reader: options.Reader = None,
     map: options.Map = None,
     episodes_by: options.EpisodesBy = None,
@@ -50,12 +50,12 @@ def import_(
 ) -> None:
     """Make a dataset from your own files.
 
-    Example: rlds import run42.h5 --as local/press --map observation=state/q --map action=cmd
+    Example: rlds import run42.h5 --name local/press --map observation=state/q --map action=cmd
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     # The process that reads the files starts while this one imports what it needs.
     module = "rlds_cli.archives.planning" if dry_run else "rlds_cli.make.convert.reading"
-    with out.progress() as progress, child.reading(module, id=as_, progress=progress):
+    with out.progress() as progress, child.reading(module, id=name, progress=progress):
         from rlds_cli import look, make
         from rlds_cli.cli import selecting
 
@@ -72,19 +72,19 @@ def import_(
         how: dict[str, Any] = {"storage": storage.value, "frames": frames, "jobs": jobs, "force": force}
         about = selecting.facts(facts or [])
         try:
-            planned = make.plan_import(path, as_, **what, **about, home=home)
+            planned = make.plan_import(path, name, **what, **about, home=home)
         except UnknownLayout as e:
             if (
                 reader or mapped["fields"] or mapped["episodes_by"] or e.folders or make.is_recognised(path)
             ):  # the error is about these options, or says what to add or to name
                 raise
-            raise _unknown_layout(path[0], as_, e) from e
+            raise _unknown_layout(path[0], name, e) from e
         if dry_run:
             planned = planned.stored(frames)
             out.page(_plan(planned), planned.summary())
             return
         del planned  # with millions of episodes it is large
-        ds = make.import_files(path, as_, **what, **how, **about, home=home, progress=progress)
+        ds = make.import_files(path, name, **what, **how, **about, home=home, progress=progress)
     out.new_dataset(ds)
     if ds.manifest.account:
         tell_account(look.describe_source(ds).account, f"rlds inspect {ds.id} --source lists all")

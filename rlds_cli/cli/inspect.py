@@ -97,7 +97,7 @@ def inspect(
         option = "--plot" if episode is None else "--episode"
         raise typer.BadParameter(f"{option} needs a dataset; {ref} is a file (rlds import makes a dataset of it)")
     if source and not is_dataset:
-        hint = f"rlds import {ref} --as local/NAME --dry-run says what would become of it"
+        hint = f"rlds import {ref} --name local/NAME --dry-run says what would become of it"
         raise typer.BadParameter(f"--source is for datasets; {ref} is a file ({hint})")
     if source and (stats or episode is not None or plot is not None or html is not None):
         raise typer.BadParameter("--source cannot be combined with --stats, --episode, --plot or --html")

@@ -50,7 +50,7 @@ def label(
 ) -> None:
     """Set episode columns and facts of a dataset. No row is copied.
 
-    A dataset of the registry is not changed in its place: --as makes ID@NAME.
+    A dataset of the registry is not changed in its place: --name makes ID@NAME.
 
     \b
     Examples:

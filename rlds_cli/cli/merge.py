@@ -19,7 +19,7 @@ def merge(
     ids: Annotated[
         list[str], typer.Argument(metavar="ID...", help="Datasets on this disk.", autocompletion=options.complete_here)
     ],
-    as_: Annotated[str, typer.Option("--as", metavar="local/NAME", help="Id of the new dataset.")],
+    name: Annotated[str, typer.Option("--name", metavar="local/NAME", help="Id of the new dataset.")],
     fields: Annotated[
         str | None,
         typer.Option("--fields", metavar="A,B", help="Fields of the new dataset; default: all, which must agree."),
@@ -40,7 +40,7 @@ def merge(
 
     Growing datasets give the episodes of their newest version.
 
-    Example: rlds merge local/monday local/tuesday --as local/all
+    Example: rlds merge local/monday local/tuesday --name local/all
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli import make
@@ -48,11 +48,11 @@ def merge(
     what: dict[str, Any] = {"fields": fields.split(",") if fields else None, "column": column, "home": home}
     what |= {"storage": storage.value, "copy": copy}
     if dry_run:
-        planned = make.plan_merge(ids, as_, **what)
+        planned = make.plan_merge(ids, name, **what)
         out.result(planned, _plan(planned))
         return
     with out.progress() as progress:
-        ds = make.merge(ids, as_, **what, force=force, progress=progress)
+        ds = make.merge(ids, name, **what, force=force, progress=progress)
     out.new_dataset(ds)
 
 

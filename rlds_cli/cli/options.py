@@ -158,6 +158,8 @@ Episodes = Annotated[
     str | None,
     typer.Option("--episodes", metavar="3,7,10-19", help="Episodes by number, from 0.", show_default=False),
 ]
-NewName = Annotated[str | None, typer.Option("--as", metavar="NAME", help="Make ID@NAME instead.", show_default=False)]
+NewName = Annotated[
+    str | None, typer.Option("--name", metavar="NAME", help="Make ID@NAME instead.", show_default=False)
+]
 Copy = Annotated[bool, typer.Option("--copy", help="Copy rows of another disk or user, instead of referring to them.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")]

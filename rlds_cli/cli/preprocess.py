@@ -79,7 +79,7 @@ _Fn = Annotated[
 ]
 _Name = Annotated[
     str | None,
-    typer.Option("--as", help="NAME of the result; default: the function's name, for ID@PART it is PART-FUNCTION."),
+    typer.Option("--name", help="NAME of the result; default: the function's name, for ID@PART it is PART-FUNCTION."),
 ]
 _Unit = Annotated[UnitOption | None, typer.Option("--unit", help="Data that the function receives in one call.")]
 _History = Annotated[

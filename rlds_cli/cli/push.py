@@ -110,7 +110,7 @@ def _told(done: Pushed) -> str:
     if not done.dry_run:
         # a pin is no part of an address that could hold a secret, and is shown
         name = ids.local_name(done.id)
-        renamed = "" if name == done.id else f" --as {shlex.quote(name)}"
+        renamed = "" if name == done.id else f" --name {shlex.quote(name)}"
         address = shlex.quote(visible.line(done.address))
         lines.append(visible.Lines(f"rlds download {address}#{done.fingerprint}{renamed}"))
     return visible.lines(lines)

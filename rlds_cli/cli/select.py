@@ -15,7 +15,7 @@ from rlds_cli.errors import InvalidArgument, PreprocessError
 @app.command("select")
 def select(
     id: options.Here,
-    name: Annotated[str, typer.Option("--as", metavar="NAME", help="The new dataset is ID@NAME.")],
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="The new dataset is ID@NAME.")],
     where: options.Where = None,
     split: options.Split = None,
     episodes: options.Episodes = None,
@@ -55,9 +55,9 @@ def select(
 
     \b
     Examples:
-      rlds select local/day1 --where "success" --as clean
-      rlds select local/day1 --drop-findings idle,frozen-camera --as clean
-      rlds select local/day1 --trim idle --as awake
+      rlds select local/day1 --where "success" --name clean
+      rlds select local/day1 --drop-findings idle,frozen-camera --name clean
+      rlds select local/day1 --trim idle --name awake
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli.cli import selecting

@@ -164,7 +164,7 @@ def _imported(path: str, name: str, home: Path | None) -> Iterator[Dataset]:
         if e.folders:
             named = " ".join(shlex.quote(str(folder)) for folder in e.folders)
             raise UnknownLayout(e.message, hint=f"rlds view {named}") from e
-        hint = f"{e.hint}; options are those of rlds import {path} --as {id}" if e.hint else None
+        hint = f"{e.hint}; options are those of rlds import {path} --name {id}" if e.hint else None
         raise UnknownLayout(e.message, hint=hint) from e
     kept = planned.bytes if any(f.kind != "array" for f in planned.fields) else 0  # images and videos, as they are
     size = planned.bytes if planned.array_bytes is None else planned.array_bytes + kept

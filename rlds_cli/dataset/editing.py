@@ -129,7 +129,7 @@ def check_one_task(ds: OpenDataset, to: Target) -> None:
     if to.name is None and ds.store.table.keeps is not None:
         raise InvalidArgument(
             f"{ds.id} grows, and its steps keep the texts of {TASK_AT} that were recorded. Nothing was changed.",
-            hint=f"--as NAME (name=) makes {ids.parse(ds.id).base}@NAME with the new ones",
+            hint=f"--name NAME (name=) makes {ids.parse(ds.id).base}@NAME with the new ones",
         )
 
 
@@ -447,7 +447,7 @@ def apply_change(
         with disk.errors(ds.path):
             return _publish(ds, change, step)
     except NoPermission as e:
-        hint = f"--as NAME (name=) makes {ids.parse(ds.id).base}@NAME, in your home"
+        hint = f"--name NAME (name=) makes {ids.parse(ds.id).base}@NAME, in your home"
         raise NoPermission(f"{e.message} {ds.id} is as it was.", hint=hint) from e
 
 
@@ -455,7 +455,7 @@ def _check_own(id: DatasetId, m: Manifest) -> None:
     if homes.is_published(id, derived=bool(m.provenance)):
         raise InvalidArgument(
             f"{id} is a dataset of the registry: it stays as it is.",
-            hint=f"label and drop with --as NAME (name=) make {id.base}@NAME; rlds select makes one, too",
+            hint=f"label and drop with --name NAME (name=) make {id.base}@NAME; rlds select makes one, too",
         )
 
 
@@ -545,5 +545,5 @@ def _home_of(path: Path, id: DatasetId) -> Home:
             return place
     raise InvalidArgument(
         f"{path} is not in a home, where its earlier versions would be kept.",
-        hint="--as NAME (name=) makes another dataset, in your home",
+        hint="--name NAME (name=) makes another dataset, in your home",
     )

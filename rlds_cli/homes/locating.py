@@ -78,7 +78,7 @@ def _how_to_have(id: DatasetId) -> str | None:
 
         return subset.command(id)
     if id.family == ids.LOCAL:
-        return f"rlds import PATH --as {id}"
+        return f"rlds import PATH --name {id}"
     try:
         return f"rlds download {registry.get(str(id)).id}"
     except UnknownDataset as e:

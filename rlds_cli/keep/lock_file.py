@@ -377,7 +377,7 @@ def _found(d: Locked, step: Mapping[str, Any]) -> LockedFunction | None:
         return RecordedStep(step).user_function()
     except RldsError as e:
         name = ids.parse(d.id).variant
-        e.hint = f"rlds preprocess {step['from']} --fn MODULE:FUNCTION --as {name} makes {d.id} with another"
+        e.hint = f"rlds preprocess {step['from']} --fn MODULE:FUNCTION --name {name} makes {d.id} with another"
         raise
 
 

@@ -100,7 +100,7 @@ def fetch_again(path: Path) -> str | None:
         return None
     if origin is None or ids.parse(m.id).family != ids.LOCAL:
         return None
-    return f"rlds download {origin.address} --as {m.id} --force fetches what differs"
+    return f"rlds download {origin.address} --name {m.id} --force fetches what differs"
 
 
 def own_files(path: Path) -> list[tuple[Path, str]]:

@@ -427,7 +427,7 @@ def _pulled(d: Locked, address: str, force: bool, home: StrPath | None, tell: Pr
     from rlds_cli.places import Pull
 
     place, where = replace(Address.parse(address), index=d.index), settings.read(home)
-    return Pull(place, where, as_=d.id).run(expect=d.fingerprint, force=force, progress=tell)
+    return Pull(place, where, name=d.id).run(expect=d.fingerprint, force=force, progress=tell)
 
 
 def _downloaded(d: Locked, jobs: int, force: bool, home: StrPath | None, tell: Progress) -> Path:
@@ -466,7 +466,7 @@ def _downloaded(d: Locked, jobs: int, force: bool, home: StrPath | None, tell: P
         if known.line is None or isinstance(e, WrongHash | Offline):
             raise
         told = f"{e.message} Its address may need a token or a user, which a lock does not hold."
-        how = f"rlds download URL --as {base}" if id.family == ids.LOCAL else "a user in ~/.netrc"
+        how = f"rlds download URL --name {base}" if id.family == ids.LOCAL else "a user in ~/.netrc"
         raise type(e)(told, hint=f"{how}, and the same command again; {e.hint}") from e
 
 
@@ -483,7 +483,7 @@ def _entry(d: Locked) -> Entry:
         own = f"rlds registry add PATH|URL, with the registry that has {base}" if registry.is_new(base) else ""
         raise DatasetNotFound(
             f"{d.id} is not here, and not in the registry: it was made of {_names(d)}{_read_by(d)}.",
-            hint=f"{own or f'rlds import PATH --as {d.id}{_reader(d)}'}, and the same command again",
+            hint=f"{own or f'rlds import PATH --name {d.id}{_reader(d)}'}, and the same command again",
         ) from e
 
 

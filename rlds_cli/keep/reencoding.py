@@ -85,7 +85,7 @@ def reencode(
     if m.growing and to == "zarr":
         raise RldsError(
             f"{m.id} grows: its rows are memory-mapped.",
-            hint=f"rlds merge {m.id} --as local/NAME --storage zarr copies it",
+            hint=f"rlds merge {m.id} --name local/NAME --storage zarr copies it",
         )
     if m.encoding == to:
         return _unchanged(path, m)

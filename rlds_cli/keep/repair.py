@@ -157,7 +157,7 @@ def _hopeless(id: DatasetId | None, path: Path) -> str:
     if m.provenance:
         return f"it was made of {m.provenance[-1]['from']}: rlds preprocess makes it again, with --force"
     if m.reader_source.startswith("sha256:"):  # that of a file
-        again = f"rlds import FILES --as {id} --reader {m.reader} --force makes it again"
+        again = f"rlds import FILES --name {id} --reader {m.reader} --force makes it again"
         return f"it was read by {m.reader}, a file of code: {again}"
     if origins.described(path) is not None:
         return ""

@@ -86,7 +86,7 @@ class ImportPlan:
 
 def plan_import(
     paths: StrPath | Sequence[StrPath],
-    ref: str,
+    name: str,
     *,
     reader: str | None = None,
     fields: Mapping[str, str | Sequence[str]] | None = None,
@@ -112,7 +112,7 @@ def plan_import(
     ----------
     paths : path or paths
         Files, directories or glob patterns; several files are one archive, in natural order.
-    ref : str
+    name : str
         Id of the new dataset: ``local/NAME``.
     reader : str, optional
         The reader to use: a name, or ``FILE.py:NAME`` for one of your own, see docs/reference/writing-a-reader.md. By
@@ -161,9 +161,9 @@ def plan_import(
         The layout is known, but the files cannot be read.
     """
     stated(fps=fps, license=license, description=description, depth_unit=depth_unit)
-    id = ids.parse(ref)
+    id = ids.parse(name)
     if id.family != "local":
-        raise InvalidId(f"{id} cannot be imported: only ids of the family local can.", hint=f"--as local/{id.name}")
+        raise InvalidId(f"{id} cannot be imported: only ids of the family local can.", hint=f"--name local/{id.name}")
     Archive.check_options(rewards=rewards, missing=missing)
     named = None if reader is None else ReaderName(reader).resolved()
     with planner(id=str(id), progress=shown(progress)):
@@ -246,7 +246,7 @@ def _several(folder: Path, options: Archive, named: Any, whole: UnknownLayout) -
     count = f"{len(found)} datasets or more" if tried == _MOST_TRIED else f"{len(found)} datasets"
     error = UnknownLayout(
         f"{folder} holds {count}, each in a folder of its own: {said}. They are not one: {whole.message}",
-        hint=f"rlds import {shlex.quote(str(found[0]))} --as local/NAME",
+        hint=f"rlds import {shlex.quote(str(found[0]))} --name local/NAME",
     )
     error.folders = tuple(found)
     return error
@@ -262,7 +262,7 @@ def is_recognised(paths: Sequence[StrPath]) -> bool:
 
 def import_files(
     paths: StrPath | Sequence[StrPath],
-    ref: str,
+    name: str,
     *,
     reader: str | None = None,
     fields: Mapping[str, str | Sequence[str]] | None = None,
@@ -306,8 +306,8 @@ def import_files(
     how: dict[str, Any] = {"reader": reader, "fields": keys, "episodes_by": episodes_by, "skip_bad": skip_bad}
     how |= {"last_step": last_step, "rewards": rewards, "missing": missing}
     how |= {"topics": topics, "hz": hz, "nearest": nearest, "episode_info": episode_info}
-    with child.reading(reading.__name__, id=str(ids.parse(ref)), progress=tell):
-        planned = plan_import(paths, ref, **how, home=home)
+    with child.reading(reading.__name__, id=str(ids.parse(name)), progress=tell):
+        planned = plan_import(paths, name, **how, home=home)
         where = settings.read(home)
         place, id = Home(where.home), ids.parse(planned.id)
         options: dict[str, Any] = {"fields": keys, "episodes_by": episodes_by}

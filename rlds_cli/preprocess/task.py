@@ -173,7 +173,7 @@ class Task:
         made = dict(manifest.provenance[-1]) if manifest.provenance else {}
         if made.get("key") == self.key:
             return
-        hint = "another name (--as, name=), or --force (force=True) to replace it"
+        hint = "another name (--name, name=), or --force (force=True) to replace it"
         if str(made.get("id")).lower() != str(self.id).lower():
             raise NameTaken(f"{self.id} exists, and was not made by preprocess.", hint=hint)
         how = differences(made, self.parts_of_key)
@@ -311,7 +311,7 @@ def id_of(dataset: Dataset, function: str, name: str | None) -> DatasetId:
     name = name or (f"{source.variant}-{function}" if source.variant else function)
     id = source.with_variant(name)
     if id == source:
-        raise PreprocessError(f"The result would replace its own source, {source}.", hint="another name: --as, name=")
+        raise PreprocessError(f"The result would replace its own source, {source}.", hint="another name: --name, name=")
     return id
 
 

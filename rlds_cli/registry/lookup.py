@@ -262,7 +262,7 @@ def _check_family(family: str, present: Collection[str]) -> None:
 @cache
 def _hint(name: str) -> str:
     """Return a hint for an unknown name. It is cached, since a page asks for the same dataset several times."""
-    fallback = "rlds list shows all datasets; rlds import PATH --as local/NAME imports files of your own"
+    fallback = "rlds list shows all datasets; rlds import PATH --name local/NAME imports files of your own"
     address = ids.address_hint(name)
     if address:
         return address

@@ -51,7 +51,7 @@ def missing(path: Path) -> DamagedDataset | None:
             continue
         return DamagedDataset(
             f"{path.relative_to(directory)} is at {address}, and this needs it on this disk.",
-            hint=f"rlds download {address} --as local/NAME",
+            hint=f"rlds download {address} --name local/NAME",
         )
     return None
 

@@ -378,7 +378,7 @@ class Table(ABC):
         if self.files.address:
             raise InvalidArgument(
                 f"{self.manifest.id} is at an address, where it is not changed.",
-                hint="rlds download ADDRESS --as local/NAME fetches it; that copy can be changed",
+                hint="rlds download ADDRESS --name local/NAME fetches it; that copy can be changed",
             )
 
     @contextmanager

@@ -65,7 +65,7 @@ def on_disk(home: Path) -> int:
 
 def every(scene: Scene, address: object) -> None:
     """Run the commands that read a dataset at an address."""
-    for words in (("inspect", address), ("check", address), ("download", address, "--as", "local/stranger")):
+    for words in (("inspect", address), ("check", address), ("download", address, "--name", "local/stranger")):
         scene.run(*words)
 
 
@@ -99,7 +99,7 @@ def chunks_that_inflate(scene: Scene) -> None:
         other = scene.root / f"forged{len(before)}"
         forged.write(other, index, there)
         scene.refused(scene.run("check", other))
-        scene.refused(scene.run("download", other, "--as", "local/stranger"))
+        scene.refused(scene.run("download", other, "--name", "local/stranger"))
 
 
 @attack(quick=True)
@@ -155,9 +155,9 @@ def wrong_objects_beside(scene: Scene) -> None:
         data[len(data) // 2] ^= 255
         file.unlink()
         file.write_bytes(data)
-    scene.run("preprocess", SAMPLE, "--fn", "scale_reward", "--arg", "scale=2", "--as", "made")
+    scene.run("preprocess", SAMPLE, "--fn", "scale_reward", "--arg", "scale=2", "--name", "made")
     second = pushed(scene, f"{SAMPLE}@made", "store/b")
-    result = scene.run("download", second, "--as", "local/came")
+    result = scene.run("download", second, "--name", "local/came")
     if result.code:
         scene.fault(f"what was pushed cannot be downloaded: {result.err[-200:]!r}")
 
@@ -232,7 +232,7 @@ def objects_outside(scene: Scene) -> None:
         (other / "key").symlink_to(scene.key)
         objects = (*index.objects[:-1], replace(outside, path=path))
         forged.publish(other, replace(index, objects=objects).to_bytes(), claims=index)
-        scene.refused(scene.run("download", f"file://{other}", "--as", "local/stranger"))
+        scene.refused(scene.run("download", f"file://{other}", "--name", "local/stranger"))
         scene.refused(scene.run("check", f"file://{other}"))
 
 
@@ -318,7 +318,7 @@ def lists_of_versions(scene: Scene) -> None:
         at = copied(genuine, scene.root / f"versions{number}")
         laid(at / "rlds.json", forged.signed({**good, **change}))
         scene.run("log", at)
-        scene.refused(scene.run("download", at, "--as", "local/stranger"))
+        scene.refused(scene.run("download", at, "--name", "local/stranger"))
     if (found := on_disk(scene.home)) > LITTLE:
         scene.fault(f"{found >> 20} MiB were written")
     laid(scene.root / "deep/rlds.json", b"[" * (8 << 20))
@@ -340,11 +340,11 @@ def a_stranger_beside(scene: Scene) -> None:
     forged.publish(scene.root / "store/b-endless", endless.to_bytes(), claims=index)
     laid(scene.root / "store/c-deep/rlds.json", b"[" * (8 << 20))
     (scene.root / "store/d-link").symlink_to(scene.victim)
-    scene.run("preprocess", SAMPLE, "--fn", "scale_reward", "--arg", "scale=2", "--as", "made")
+    scene.run("preprocess", SAMPLE, "--fn", "scale_reward", "--arg", "scale=2", "--name", "made")
     second = pushed(scene, f"{SAMPLE}@made", "store/second")
     for number, (ref, wanted) in enumerate(((genuine, SAMPLE), (second, f"{SAMPLE}@made"))):
         as_ = f"local/came{number}"
-        if scene.run("download", ref, "--as", as_).code or scene.run("diff", wanted, as_).code:
+        if scene.run("download", ref, "--name", as_).code or scene.run("diff", wanted, as_).code:
             scene.fault(f"{ref} does not have what was pushed there")
     scene.run("list", scene.root / "store")
 
@@ -389,7 +389,7 @@ def holes_in_rows(scene: Scene) -> None:
         files = tuple(replace(f, pieces=holes(f.pieces)) if f.path.startswith(REWARDS) else f for f in index.files)
         at = copied(genuine, scene.root / f"holes{number}")
         forged.publish(at, replace(index, files=files).to_bytes(), claims=index)
-        scene.refused(scene.run("download", at, "--as", "local/stranger"))
+        scene.refused(scene.run("download", at, "--name", "local/stranger"))
         scene.refused(scene.run("check", f"{at}#{index.fingerprint}"))
 
 
@@ -425,7 +425,7 @@ def bombs(scene: Scene) -> None:
         at = scene.root / name
         forged.write(at, index, {**files, **change})
         scene.run("check", at)  # which does not need all of it
-        scene.refused(scene.run("download", at, "--as", "local/stranger"))
+        scene.refused(scene.run("download", at, "--name", "local/stranger"))
         if (found := on_disk(scene.home)) > LITTLE:
             scene.fault(f"{name}: {found >> 20} MiB were written")
 
@@ -513,7 +513,7 @@ def pins_that_were_forged(scene: Scene) -> None:
         scene.refused(scene.run("sync", lock, "--allow-address", at))
         for pin in ("#icra", f"#{index.fingerprint}", f"#{index.fingerprint[:18]}"):
             scene.refused(scene.run("check", f"{at}{pin}"))
-            scene.refused(scene.run("download", f"{at}{pin}", "--as", "local/stranger"))
+            scene.refused(scene.run("download", f"{at}{pin}", "--name", "local/stranger"))
     if any((scene.home / "datasets/local").glob("*")):
         scene.fault("a dataset of a stranger has come")
 
@@ -533,7 +533,7 @@ def laid(file: Path, content: bytes) -> None:
 
 def refused_everywhere(scene: Scene, address: Path) -> None:
     """No command takes a dataset from an address, and none writes much."""
-    for words in (("check", address), ("download", address, "--as", "local/stranger")):
+    for words in (("check", address), ("download", address, "--name", "local/stranger")):
         scene.refused(scene.run(*words))
     if (found := on_disk(scene.home)) > LITTLE:
         scene.fault(f"{address}: {found >> 20} MiB were written")

@@ -41,7 +41,7 @@ def flat(file: Path, **extra: np.ndarray) -> Path:
 def brought_in(scene: Scene, path: Path, *options: str) -> bool:
     """Whether a file or directory is imported; it is looked at, too."""
     scene.run("inspect", path)
-    result = scene.run("import", path, "--as", "local/evil", *options)
+    result = scene.run("import", path, "--name", "local/evil", *options)
     if result.code == 0:
         scene.run("verify", "local/evil")
         scene.run("inspect", "local/evil")
@@ -157,7 +157,7 @@ def images_of_other_directories(scene: Scene) -> None:
         elif kind == "video":
             (table / "other.mp4").symlink_to(private / "me.png")
         scene.run("inspect", table / "log.csv")
-        if scene.run("import", table, "--as", "local/evil").code == 0:
+        if scene.run("import", table, "--name", "local/evil").code == 0:
             ds = rlds_cli.open_dataset("local/evil", home=scene.home)
             for name, f in ds.schema.items():
                 if f.kind == "frames" and any((x == pixels).all() for x in ds.gather(name, np.arange(2))):

@@ -37,7 +37,7 @@ def records_that_point_outside(scene: Scene) -> None:
         scene.refused(scene.run("verify", dataset))
         scene.refused(scene.run("check", dataset))
         everything(scene, dataset)
-        scene.refused(scene.run("download", f"file://{dataset}", "--as", "local/copy"))
+        scene.refused(scene.run("download", f"file://{dataset}", "--name", "local/copy"))
         scene.refused(scene.run("check", f"file://{dataset}"))
         scene.run("compact", "local/hostile")
         scene.run("clear", "local/hostile", "--yes")
@@ -50,7 +50,7 @@ def short_logs_that_have_much_to_say(scene: Scene) -> None:
         scene.refused(scene.run("inspect", dataset))
         scene.refused(scene.run("verify", dataset))
         everything(scene, dataset)
-        scene.run("download", f"file://{dataset}", "--as", "local/copy")
+        scene.run("download", f"file://{dataset}", "--name", "local/copy")
         scene.run("check", f"file://{dataset}")
 
 

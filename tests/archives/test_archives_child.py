@@ -137,7 +137,7 @@ def test_what_a_library_says_of_a_damaged_schema_stays_off_the_terminal(
 
     monkeypatch.setattr(logging.getLogger("rlds_cli"), "handlers", [])
     bad = mcap(tmp_path / "bad.mcap", NUMBERS | {"/odd": ("float64\n", [bytes(8)])})
-    dry = ("import", str(bad), "--as", "local/bad", "--dry-run")
+    dry = ("import", str(bad), "--name", "local/bad", "--dry-run")
     for how in (("inspect", str(bad)), dry):
         usual = run_rlds(*how)
         assert b"Error with" not in usual.stderr + usual.stdout, "of the library that parses schemas"
@@ -148,7 +148,7 @@ def test_what_a_reader_of_the_user_prints_is_shown(tmp_path: Path) -> None:
     code = "from rlds_cli.archives.plain import *\nprint('this is own.py')\n"
     (tmp_path / "own.py").write_text(code)
     done = run_rlds(
-        "import", str(table(tmp_path / "a.h5")), "--as", "local/x", "--reader", f"{tmp_path / 'own.py'}", "--dry-run"
+        "import", str(table(tmp_path / "a.h5")), "--name", "local/x", "--reader", f"{tmp_path / 'own.py'}", "--dry-run"
     )
     assert done.returncode == 0 and b"this is own.py\n" in done.stderr, done.stderr
 
@@ -263,7 +263,7 @@ def test_skip_bad_of_a_download(tmp_path: Path) -> None:
         for name, content in (files | {p.name: p.read_bytes() for p in CRASHES}).items():
             server.add(f"/runs/{name}", content)
         server.add("/runs/", "".join(f'<a href="{p[6:]}">x</a>' for p in server.pages), content_type="text/html")
-        ds = rlds_cli.download(f"{server.url}/runs/*.h5", as_="local/runs", skip_bad=True)
+        ds = rlds_cli.download(f"{server.url}/runs/*.h5", name="local/runs", skip_bad=True)
     assert [s["file"] for s in ds.sources] == [*files]
     assert any("signal" in n["where"] + n["text"] for n in ds.manifest.notes)
 
@@ -290,7 +290,7 @@ def test_commands_name_the_file_that_takes_long(command: str, tmp_path: Path, mo
     """To start a process takes longer than a thousandth of a second."""
     monkeypatch.setattr(child, "_WORD", 0.001)
     path, (name, *more) = table(tmp_path / "a.h5"), command.split()
-    given = {"import": [path, "--as", "local/a"], "append": ["local/a", path], "inspect": [path]}[name]
+    given = {"import": [path, "--name", "local/a"], "append": ["local/a", path], "inspect": [path]}[name]
     done = run_rlds(name, *given, *more)
     assert done.returncode == 0
     assert re.search(rb"note +\S*a\.h5: it has been read for 0 s so far\n", done.stderr)

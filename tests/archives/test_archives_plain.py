@@ -219,7 +219,7 @@ def test_a_mapping_file(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "short.json").write_text(json.dumps(fields))
     for name, file in (("a", "press.json"), ("b", "press.toml")):
         app(
-            ["import", str(path), "--as", f"local/{name}", "--map", str(tmp_path / file), "-q"],
+            ["import", str(path), "--name", f"local/{name}", "--map", str(tmp_path / file), "-q"],
             standalone_mode=False,
         )
     ds = import_files(path, "local/c", fields=fields, episodes_by="field:trial")

@@ -118,7 +118,7 @@ def test_steps_are_found_in_the_directory(name: str, dumps: Path) -> None:
 def test_inspect_says_what_it_is(dumps: Path) -> None:
     found = describe_file(dumps / "ted_part")
     assert (found.reader, found.what, found.episodes) == ("torchrl", "TorchRL's replay buffer: TED form, 16 arrays", 6)
-    assert found.suggestion is not None and "--as local/ted-part" in found.suggestion.replace("_", "-")
+    assert found.suggestion is not None and "--name local/ted-part" in found.suggestion.replace("_", "-")
     assert plan_import(dumps / "flat_part", "local/x").rows == 60 + 6
     assert archives.recognise(choose_files([dumps / "rollout_envs_part"]).files) == (
         "torchrl",

@@ -265,7 +265,7 @@ def test_a_pattern_says_which_files_describe_which(data: Path) -> None:
         episode(data / f"runs/run{k}.npz", k)
         say(data / f"labels/{k:04d}.json", {"grade": k})
         say(data / f"words/run{k}/en.txt", f"word {k}")
-    done = run_rlds("import", data, "--as", "local/y", "--episode-info", "labels/*.json", "--dry-run")
+    done = run_rlds("import", data, "--name", "local/y", "--episode-info", "labels/*.json", "--dry-run")
     assert done.returncode == 0 and b"columns per episode: grade\n" in done.stdout
     ds = made(data, episode_info="labels/*.json")
     assert ds.episodes["grade"].tolist() == [3, 20] and ds.manifest.options["episode_info"] == "labels/*.json"

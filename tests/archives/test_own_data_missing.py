@@ -187,9 +187,9 @@ def test_a_mapped_column_may_be_missing(tmp_path: Path) -> None:
 
 def test_the_option_of_commands_holds_for_appends_too(tmp_path: Path) -> None:
     path = LAYOUTS["a file per episode, npz"](tmp_path)
-    run = CliRunner().invoke(app, ["import", str(path), "--as", "local/x", "--missing", "drop"])
+    run = CliRunner().invoke(app, ["import", str(path), "--name", "local/x", "--missing", "drop"])
     assert run.exit_code == 0, run.output
-    odd = CliRunner().invoke(app, ["import", str(path), "--as", "local/y", "--missing", "zero"])
+    odd = CliRunner().invoke(app, ["import", str(path), "--name", "local/y", "--missing", "zero"])
     assert odd.exit_code != 0 and isinstance(odd.exception, InvalidArgument)
     append("local/grow", path, missing="fill")
     more = append("local/grow", files(tmp_path / "more", SENSOR[1:], ".npz"), again=True)

@@ -226,9 +226,9 @@ def test_commands_import_and_append_rewards_that_arrive(tmp_path: Path, monkeypa
     shutil.copy("a.csv", "b.csv")
     (tmp_path / "b.csv").write_text((tmp_path / "a.csv").read_text().replace("9.0", "8.0"))
     run = CliRunner().invoke
-    refused = run(app, ["import", "a.csv", "--as", "local/x", "--dry-run"])
+    refused = run(app, ["import", "a.csv", "--name", "local/x", "--dry-run"])
     assert refused.exit_code and "--rewards arrive" in str(refused.exception)
-    shown = run(app, ["import", "a.csv", "--as", "local/x", "--rewards", "arrive", "--dry-run"])
+    shown = run(app, ["import", "a.csv", "--name", "local/x", "--rewards", "arrive", "--dry-run"])
     assert shown.exit_code == 0 and "rewards arrive" in shown.output and "1 episode of 2 steps" in shown.output
     assert run(app, ["append", "local/g", "a.csv", "--rewards", "arrive"]).exit_code == 0
     assert run(app, ["append", "local/g", "b.csv"]).exit_code == 0  # as the first one
@@ -317,5 +317,5 @@ def test_an_observation_more_than_rewards_shows_their_order(tmp_path: Path) -> N
 def test_the_assumption_is_printed(tmp_path: Path) -> None:
     path = write(tmp_path / "a.npz", DREAMER)
     for how in (["--dry-run"], []):
-        done = CliRunner().invoke(app, ["import", str(path), "--as", "local/x", *how])
+        done = CliRunner().invoke(app, ["import", str(path), "--name", "local/x", *how])
         assert done.exit_code == 0 and ASSUMED in " ".join(done.output.split())

@@ -110,7 +110,7 @@ def test_where_a_dataset_was_pushed_to(home: Path, tmp_path: Path) -> None:
     for path in (place, place / "objects"):
         e = refused(path)
         assert e.message == f"A dataset was pushed to {place}, and needs no import."
-        assert f"rlds download {place} --as local/NAME" in str(e.hint)
+        assert f"rlds download {place} --name local/NAME" in str(e.hint)
     recording(tmp_path / "shared/ep_0.npz")
     planned = plan_import(tmp_path / "shared", "local/y")
     assert [f.name for f in planned.files] == ["ep_0.npz"]

@@ -100,8 +100,8 @@ def test_processes_that_read_parts_load_the_file(lab: Path) -> None:
 def test_commands_take_a_file(lab: Path) -> None:
     assert "2 episodes" in run("inspect", "run.h5", "--reader", "rig.py")
     assert "0 errors" in run("check", "run.h5", "--reader", "rig.py:READER")
-    assert "q" in run("import", "run.h5", "--as", "local/rig", "--reader", "rig.py:READER", "--dry-run")
-    run("import", "run.h5", "--as", "local/rig", "--reader", "rig.py:READER")
+    assert "q" in run("import", "run.h5", "--name", "local/rig", "--reader", "rig.py:READER", "--dry-run")
+    run("import", "run.h5", "--name", "local/rig", "--reader", "rig.py:READER")
     assert "reader rig.py:READER (sha256:" in run("info", "local/rig")
     assert "as in the archive" in run("verify", "local/rig", "--trace", "4", "--reader", "rig.py:READER")
 
@@ -143,7 +143,7 @@ def test_a_lock_names_the_file_and_its_hash(lab: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("RLDS_HOME", str(lab / "elsewhere"))
     with pytest.raises(RldsError, match=r"read by rig\.py \(sha256:") as e:
         pinning.sync("rlds.lock")
-    assert "rlds import PATH --as local/rig --reader rig.py" in (e.value.hint or "")
+    assert "rlds import PATH --name local/rig --reader rig.py" in (e.value.hint or "")
 
 
 def test_a_damaged_dataset_says_how_to_import_it_again(lab: Path) -> None:
@@ -211,7 +211,7 @@ def test_registries_and_urls_name_no_files_of_code(lab: Path) -> None:
     (problem,) = OwnRegistries().examine("lab.jsonl").problems
     assert "lines name no files of code" in problem
     with pytest.raises(InvalidArgument, match=r"rig\.py"):
-        rlds_cli.download("https://host/run.h5", as_="local/run", reader="rig.py")
+        rlds_cli.download("https://host/run.h5", name="local/run", reader="rig.py")
 
 
 def test_a_package_that_cannot_be_imported_is_named(package: Path) -> None:

@@ -93,7 +93,7 @@ def test_commands(tmp_path: Path) -> None:
     record(tmp_path / "run.mcap")
     shown = run_rlds("inspect", tmp_path / "run.mcap").stdout.decode()
     assert "recording of 5 topics" in shown and "/arm/command (std_msgs/msg/Float64MultiArray)" in shown
-    words = ("import", tmp_path / "run.mcap", "--as", "local/arm", "--topics", f"{JOINTS},{COMMAND}", "--hz", "20")
+    words = ("import", tmp_path / "run.mcap", "--name", "local/arm", "--topics", f"{JOINTS},{COMMAND}", "--hz", "20")
     assert run_rlds(*words, "--dry-run").returncode == run_rlds(*words, "--latest").returncode == 0
     assert rlds_cli.open_dataset("local/arm").manifest.options["hz"] == 20
 

@@ -45,7 +45,7 @@ def test_of_the_library(home: Path, tmp_path: Path) -> None:
         rlds_cli.push(ref, tmp_path / "address" / ref)
         there = rlds_cli.open_dataset(tmp_path / "address" / ref, home=far)
         list(Loader(there, 4, steps=4, backend="numpy"))
-        rlds_cli.download(str(tmp_path / "address" / ref), home=far, as_="local/pulled", force=True)
+        rlds_cli.download(str(tmp_path / "address" / ref), home=far, name="local/pulled", force=True)
     for memory in ("64MiB", 0):
         list(Loader("local/known", 4, steps=4, memory=memory, backend="numpy"))
     for top in (home, far, tmp_path / "address"):

@@ -96,7 +96,7 @@ def test_what_people_read() -> None:
 @pytest.mark.parametrize(
     ("variant", "expected"),
     [
-        ("norm", "rlds preprocess d4rl/x --fn ... --as norm"),
+        ("norm", "rlds preprocess d4rl/x --fn ... --name norm"),
         ("episodes-0-100", "rlds download d4rl/x --episodes 0:100"),
         ("episodes-5-end", "rlds download d4rl/x --episodes 5:"),
         ("split-train", "rlds download d4rl/x --split train"),

@@ -165,10 +165,10 @@ def test_commands_read_the_version(run: rlds_cli.Dataset, tmp_path: Path) -> Non
     assert (locked["version"], locked["fingerprint"]) == (1, first.fingerprint)
     pushed = json.loads(command("push", "local/run#v1", tmp_path / "store", "--no-pages", "--json").stdout)
     assert (pushed["version"], pushed["fingerprint"]) == (1, first.fingerprint)
-    assert command("merge", "local/run#v1", "--as", "local/merged").exit_code == 0
+    assert command("merge", "local/run#v1", "--name", "local/merged").exit_code == 0
     assert rlds_cli.open_dataset("local/merged").num_episodes == 10
     assert (
-        command("preprocess", "local/run#v1", "--fn", "scale_reward", "--arg", "scale=2", "--as", "scaled").exit_code
+        command("preprocess", "local/run#v1", "--fn", "scale_reward", "--arg", "scale=2", "--name", "scaled").exit_code
         == 0
     )
     assert rlds_cli.open_dataset("local/run@scaled").num_episodes == 10
@@ -220,9 +220,9 @@ def test_an_address_opens_the_version_that_is_there(run: rlds_cli.Dataset, tmp_p
     with pytest.raises(DatasetNotFound, match=r"has version 2; version 1 was asked for"):
         rlds_cli.open_dataset(f"{store}#v1", home=other)
     with pytest.raises(DatasetNotFound, match=r"has version 2; version 1 was asked for"):
-        rlds_cli.download(f"{store}#v1", as_="local/mine", home=other)
+        rlds_cli.download(f"{store}#v1", name="local/mine", home=other)
     assert rlds_cli.open_dataset(f"{store}#icra", home=other).fingerprint == run.fingerprint
-    assert rlds_cli.download(f"{store}#v2", as_="local/mine", home=other).fingerprint == run.fingerprint
+    assert rlds_cli.download(f"{store}#v2", name="local/mine", home=other).fingerprint == run.fingerprint
     with pytest.raises(InvalidArgument, match="names a version"):
         rlds_cli.push("local/run", f"{store}#v2")
 
@@ -287,7 +287,7 @@ def test_tags_are_no_part_of_an_ordinary_dataset(ordinary: rlds_cli.Dataset, tmp
     ordinary.tag("icra")
     assert verify("local/fixed").ok
     rlds_cli.push("local/fixed", tmp_path / "store", pages=False)
-    got = rlds_cli.download(str(tmp_path / "store"), as_="local/got", home=tmp_path / "other")
+    got = rlds_cli.download(str(tmp_path / "store"), name="local/got", home=tmp_path / "other")
     assert got.fingerprint == before and got.tags == {}
     reencoding.reencode("local/fixed", to="zarr")
     again = rlds_cli.open_dataset("local/fixed#icra")

@@ -189,7 +189,7 @@ def test_texts_of_a_file(home: Path, capsys: pytest.CaptureFixture[str], monkeyp
     table = pa.table({HOSTILE: [0.5, 1.5], "action": [1, 2], "reward": [0.0, 1.0], "done": [False, True]})
     file = home / "x\x1b[2J\u202e.parquet"
     pq.write_table(table, file)
-    for arguments in (["inspect", str(file)], ["import", str(file), "--as", "local/x", "--dry-run"]):
+    for arguments in (["inspect", str(file)], ["import", str(file), "--name", "local/x", "--dry-run"]):
         for verbose in ([], ["--verbose"]):
             _, printed, said = run(capsys, monkeypatch, *arguments, *verbose)
             assert r"x\x1b[2J\u202e.parquet" in printed + said

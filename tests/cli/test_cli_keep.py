@@ -215,7 +215,7 @@ def test_inspect_a_file_a_path_and_nothing(rlds: Rlds, tmp_path: Path, monkeypat
     code, text, _ = rlds("inspect", sample)
     assert code == 0
     assert "reader d4rl: 26 episodes; episodes end by flags" in text
-    assert text.rstrip().endswith(f"hint: rlds import {sample} --as local/pendulum-d4rl")
+    assert text.rstrip().endswith(f"hint: rlds import {sample} --name local/pendulum-d4rl")
     assert rlds("inspect", sample, "--episode", "3")[0] == 2
     code, text, err = rlds("inspect", "nothing.h5")
     assert (code, text) == (1, "")
@@ -447,7 +447,7 @@ def test_what_is_suggested_does_not_train_on_the_validation_split(rlds: Rlds, tm
             "actions": rng.standard_normal((4 * episodes, 2)),
         }
         np.savez(tmp_path / name, **rows, terminals=np.arange(4 * episodes) % 4 == 3, qpos=rows["observations"])
-    code, _, err = rlds("import", tmp_path / "x-v0.npz", tmp_path / "x-v0-val.npz", "--as", "local/x")
+    code, _, err = rlds("import", tmp_path / "x-v0.npz", tmp_path / "x-v0-val.npz", "--name", "local/x")
     assert code == 0 and "note: outside the split train: 2 episodes of 5" in err
     line = next(x for x in err.splitlines() if x.startswith("use:")).removeprefix("use:")
     exec(line.strip(), pasted := {})
@@ -455,5 +455,5 @@ def test_what_is_suggested_does_not_train_on_the_validation_split(rlds: Rlds, tm
     assert loader.dataset.num_episodes == 3 and loader.dataset.episodes["train"].all()
     assert "2 of them not of the split train" in Loader("local/x").describe()
     assert "split" not in loader.describe()
-    code, _, err = rlds("import", tmp_path / "x-v0.npz", "--as", "local/y")
+    code, _, err = rlds("import", tmp_path / "x-v0.npz", "--name", "local/y")
     assert code == 0 and 'loader = rlds_cli.Loader("local/y", batch_size=256)' in err

@@ -292,7 +292,7 @@ class Addresses:
 
     def _downloading(self, ref: str, episodes: list[Episode], home: Path) -> Callable[[], None]:
         def work() -> None:
-            ds = rlds_cli.download(ref, as_="local/came", home=home, force=True)
+            ds = rlds_cli.download(ref, name="local/came", home=home, force=True)
             check(ds, episodes)
             assert not verify("local/came", home=home).problems
 

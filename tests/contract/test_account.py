@@ -74,8 +74,8 @@ def test_all_that_a_folder_holds_is_used_or_left_out(lab: Path) -> None:
 def test_a_dry_run_and_the_import_say_the_same(lab: Path) -> None:
     from rlds_cli.cli import app
 
-    said = CliRunner().invoke(app, ["import", str(lab), "--as", "local/x", "--dry-run"]).output
-    made = CliRunner().invoke(app, ["import", str(lab), "--as", "local/x"]).output
+    said = CliRunner().invoke(app, ["import", str(lab), "--name", "local/x", "--dry-run"]).output
+    made = CliRunner().invoke(app, ["import", str(lab), "--name", "local/x"]).output
     for line in ("used: 6 files, 6 attributes, 9 datasets, 3 keys", "left out: 2 files, 3 groups", "empty (3 groups)"):
         assert line in said and line in made
 

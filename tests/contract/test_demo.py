@@ -116,7 +116,7 @@ def test_filter_episodes(here: Path) -> None:
 
 def test_filter_episodes_from_the_command_line(here: Path) -> None:
     rlds_cli.download(PENDULUM)
-    how = ("--fn", "examples/filter_episodes.py:good_episodes", "--arg", "at_least=-130", "--as", "good")
+    how = ("--fn", "examples/filter_episodes.py:good_episodes", "--arg", "at_least=-130", "--name", "good")
     run("rlds", "preprocess", PENDULUM, *how)
     with h5py.File(SAMPLES / "pendulum-d4rl.hdf5") as f:
         returns = [f["rewards"][a : a + 200].sum(dtype=np.float64) for a in range(0, 5100, 200)]

@@ -103,9 +103,9 @@ def test_hints_are_found() -> None:
 
 def test_a_hint_with_an_option_that_does_not_exist_is_noticed() -> None:
     assert wrong("rlds label ID --nope x=1") == ["rlds label --nope"]
-    assert wrong(f"rlds append {FILLER} --trim f.py; --as NAME") == ["rlds append --trim"]
+    assert wrong(f"rlds append {FILLER} --trim f.py; --name NAME") == ["rlds append --trim"]
     assert wrong("rlds upload ID") == ["rlds upload"] and wrong("--never") == ["--never"]
-    assert wrong("rlds select ID --as NAME --where x; pip install --upgrade rlds-cli") == []
+    assert wrong("rlds select ID --name NAME --where x; pip install --upgrade rlds-cli") == []
 
 
 def test_the_command_line_has_what_hints_say() -> None:

@@ -300,7 +300,7 @@ def test_a_pushed_selection_is_whole(few: Dataset, tmp_path: Path) -> None:
     remove([ID])
     far = rlds_cli.open_dataset(tmp_path / "address", home=tmp_path / "far")
     assert first_steps(far) == first.tolist() and far.episodes["length"].tolist() == length.tolist()
-    got = rlds_cli.download(str(tmp_path / "address"), as_="local/got", home=tmp_path / "other")
+    got = rlds_cli.download(str(tmp_path / "address"), name="local/got", home=tmp_path / "other")
     assert not list(got.path.rglob(lookups.Lookup.FILE)) and got.fingerprint == part.fingerprint
     check(got, first, length)
 
@@ -313,12 +313,12 @@ def test_a_plain_copy_of_a_selection_is_downloaded(few: Dataset, tmp_path: Path)
     length[0] = 1
     shutil.copytree(part.path, tmp_path / "copy")
     remove([ID])
-    got = rlds_cli.download(f"file://{tmp_path}/copy", as_="local/got", home=tmp_path / "other")
+    got = rlds_cli.download(f"file://{tmp_path}/copy", name="local/got", home=tmp_path / "other")
     assert got.fingerprint == part.fingerprint and got.episodes["long"].tolist() == part.episodes["long"].tolist()
     check(got, starts(FEW)[index], length)
     (tmp_path / "copy/__lookups/0/c/0").unlink()
     with pytest.raises(DamagedDataset):
-        rlds_cli.download(f"file://{tmp_path}/copy", as_="local/other", home=tmp_path / "other")
+        rlds_cli.download(f"file://{tmp_path}/copy", name="local/other", home=tmp_path / "other")
 
 
 def test_what_reads_datasets_reads_selections(few: Dataset, tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_copies_pushes_and_readers_have_all_of_it(few: Dataset, tmp_path: Path) 
     far = rlds_cli.open_dataset(tmp_path / "address", home=tmp_path / "far")
     assert first_steps(far) == first.tolist() and far.episodes["length"].tolist() == length.tolist()
     for n, address in enumerate((f"{tmp_path}/address", f"file://{tmp_path}/plain")):
-        check(rlds_cli.download(address, as_=f"local/got{n}", home=tmp_path / "other"), first, length)
+        check(rlds_cli.download(address, name=f"local/got{n}", home=tmp_path / "other"), first, length)
 
 
 def test_a_home_without_hard_links_has_a_copy(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,6 @@ def test_the_library_says_of_a_file_what_the_command_says(
     for path in (tmp_path / name, tmp_path):
         with pytest.raises(RldsError) as e:
             import_files(path, "local/x")
-        found = CliRunner().invoke(app, ["import", str(path), "--as", "local/x"])
+        found = CliRunner().invoke(app, ["import", str(path), "--name", "local/x"])
         assert type(e.value) is type(found.exception) is kind
         assert isinstance(found.exception, RldsError) and found.exception.message == e.value.message

@@ -146,9 +146,9 @@ ADDRESSES = {
     "hf://datasets/lerobot/pusht": "rlds download lerobot/pusht ",
     "hf://me/press": "rlds download lerobot/me/press ",
     "https://huggingface.co/datasets/me/press": "rlds download lerobot/me/press ",
-    "s3://bucket/press": "rlds download s3://bucket/press --as local/NAME",
-    "gs://bucket/press.zarr": "rlds import PATH --as local/NAME",
-    "https://example.org/press.hdf5": "rlds download https://example.org/press.hdf5 --as local/",
+    "s3://bucket/press": "rlds download s3://bucket/press --name local/NAME",
+    "gs://bucket/press.zarr": "rlds import PATH --name local/NAME",
+    "https://example.org/press.hdf5": "rlds download https://example.org/press.hdf5 --name local/",
 }
 
 

@@ -319,7 +319,7 @@ def ask_by_pull(lie: Lie, where: Settings, pushed: tuple[Dataset, Path], monkeyp
 
     with server_of(serve, monkeypatch) as server:
         try:
-            path = Pull(Address.parse(server.url), where, as_="local/known", policy=POLICY).run()
+            path = Pull(Address.parse(server.url), where, name="local/known", policy=POLICY).run()
             rows = [p.relative_to(ds.path) for p in ds.path.rglob("c/*") if p.is_file()]
             result = "right" if all((path / p).read_bytes() == (ds.path / p).read_bytes() for p in rows) else "wrong"
         except RldsError:
@@ -363,7 +363,7 @@ def test_a_pull_takes_no_more_than_its_files_have(
     expected = {p.relative_to(ds.path): p.stat().st_size for p in ds.path.rglob("*") if p.is_file()}
     with server_of(serve, monkeypatch) as server:
         with suppress(RldsError):
-            path = Pull(Address.parse(server.url), where, as_="local/known", policy=POLICY).run()
+            path = Pull(Address.parse(server.url), where, name="local/known", policy=POLICY).run()
             assert {p.relative_to(path): p.stat().st_size for p in path.rglob("*") if p.is_file()} == expected
         assert lied and server.sent < 200 << 20  # several files at a time, of each what sockets hold
     assert largest(where.home) <= max([*expected.values(), *map(len, files.values())])

@@ -79,7 +79,7 @@ def push(ref: str, to: object, **options: Any) -> Pushed:
 
 
 def bring(ref: object, other: Path, name: str) -> Dataset:
-    return rlds_cli.download(str(ref), as_=f"local/{name}", home=other)
+    return rlds_cli.download(str(ref), name=f"local/{name}", home=other)
 
 
 def arm(episodes: int = 4) -> Dataset:

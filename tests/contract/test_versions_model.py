@@ -59,7 +59,7 @@ def _push_and_read(history: History, place: Path) -> None:
             rlds_cli.push(f"{id}#v{number}", address, pages=False)
         rlds_cli.push(id, address, pages=False)
         for number in sorted(every)[:-1]:
-            far = rlds_cli.download(f"{address}#v{number}", as_=f"local/v{number}", home=place / ds.path.name)
+            far = rlds_cli.download(f"{address}#v{number}", name=f"local/v{number}", home=place / ds.path.name)
             assert far.version == number
             check(far, every[number])
         far = rlds_cli.open_dataset(address, home=place / "far")

@@ -146,13 +146,13 @@ def test_file_records_journal_command_and_frame_give_one_dataset(ds: Dataset, tm
     file.write_text(text)
     made = [ds.apply(file, name="file"), ds.apply(records, name="records")]
     made.append(ds.apply(pandas.read_csv(file, keep_default_na=False, dtype={"note": str}), name="frame"))
-    assert run_rlds("apply", "local/a", file, "--as", "command").returncode == 0
+    assert run_rlds("apply", "local/a", file, "--name", "command").returncode == 0
     made.append(rlds_cli.open_dataset("local/a@command"))
     labels = ("quality", "note")
     members = [{n: v for n, v in r.items() if n not in labels} for r in records]
     of = [{"labels": {**r.get("labels", {}), **{n: r[n] for n in labels if n in r}}} for r in records]
     ds.decisions().add([m | x for m, x in zip(members, of, strict=True)])
-    assert run_rlds("apply", "local/a", "--as", "journal").returncode == 0
+    assert run_rlds("apply", "local/a", "--name", "journal").returncode == 0
     made.append(rlds_cli.open_dataset("local/a@journal"))
     assert run_rlds("apply", "local/a", "--export", tmp_path / "again.csv").returncode == 0
     made.append(ds.apply(tmp_path / "again.csv", name="again"))

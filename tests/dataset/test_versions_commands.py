@@ -265,8 +265,8 @@ def test_the_log_says_what_was_typed(arm: Dataset, tmp_path: Path) -> None:
     run("label", "local/arm#v2", "--from", str(file), "--set", "fps=50")
     run("drop", "local/arm", "--episodes", "0-1,3")
     arm.select(where="take > 3").select(where="take < 6", episodes=[0, 1, 2]).save("some")
-    run("select", "local/arm#v1", "--where", "take > 4", "--as", "late")
-    run("select", "local/arm#v1", "--episodes", "3,1-2", "--as", "turned")
+    run("select", "local/arm#v1", "--where", "take > 4", "--name", "late")
+    run("select", "local/arm#v1", "--episodes", "3,1-2", "--name", "turned")
     run("label", "local/arm", "--episodes", "0,0", 'code="3"', "note=" + 300 * "x")
     assert changes() == [
         "create",
@@ -294,11 +294,11 @@ def test_a_dataset_with_tags_is_not_replaced(arm: Dataset, tmp_path: Path) -> No
     with pytest.raises(NameTaken, match=f"local/arm {why}"):
         rlds_cli.create("local/arm", episodes, force=True)
     with pytest.raises(NameTaken, match=f"local/arm {why}"):
-        run("merge", "local/arm#icra", "--as", "local/arm", "--force")
+        run("merge", "local/arm#icra", "--name", "local/arm", "--force")
     few = arm.select(episodes=[0]).save("few")
     few.label(quality="good").tag("kept")
     with pytest.raises(NameTaken, match="kept"):
-        run("select", "local/arm", "--episodes", "1", "--as", "few", "--force")
+        run("select", "local/arm", "--episodes", "1", "--name", "few", "--force")
     with pytest.raises(NameTaken, match="kept"):
         rlds_cli.preprocess.run(arm, "scale_reward", "few", args={"scale": 2}, force=True)
     now = rlds_cli.open_dataset("local/arm")
@@ -307,7 +307,7 @@ def test_a_dataset_with_tags_is_not_replaced(arm: Dataset, tmp_path: Path) -> No
 
 def test_a_dataset_without_tags_is_replaced_with_its_versions(arm: Dataset) -> None:
     few = arm.select(episodes=[0]).save("few").label(quality="good")
-    run("select", "local/arm", "--episodes", "1", "--as", "few", "--force")
+    run("select", "local/arm", "--episodes", "1", "--name", "few", "--force")
     assert [v.number for v in rlds_cli.open_dataset(few.id).versions] == [1]
     assert not list((few.path.parents[2] / "versions").glob("*/*/*"))
 
@@ -364,7 +364,7 @@ def test_a_result_of_a_part_without_a_name_names_both(arm: Dataset) -> None:
 @pytest.mark.parametrize("function", ["scale_reward", "missing.py:moving"])
 def test_a_function_of_a_trim_that_is_not_found(arm: Dataset, function: str) -> None:
     with pytest.raises(InvalidArgument, match=f"--trim {function}: ") as e:
-        run("select", "local/arm", "--trim", function, "--as", "x")
+        run("select", "local/arm", "--trim", function, "--name", "x")
     assert e.value.hint is not None and e.value.hint.startswith("--trim FILE.py:FUNCTION")
 
 
@@ -372,11 +372,11 @@ def test_a_dataset_that_is_fetched_again_keeps_its_tags(arm: Dataset, tmp_path: 
     there = str(tmp_path / "there")
     push("local/arm", there, pages=False)
     arm.tag("icra")
-    run("download", f"file://{there}", "--as", "local/arm", "--force")
+    run("download", f"file://{there}", "--name", "local/arm", "--force")
     assert dict(rlds_cli.open_dataset("local/arm").tags) == {"icra": 1}
     arm = rlds_cli.open_dataset("local/arm").label(quality="bad")
     with pytest.raises(NameTaken, match="has tags: icra"):
-        run("download", f"file://{there}", "--as", "local/arm", "--force")
+        run("download", f"file://{there}", "--name", "local/arm", "--force")
     assert rlds_cli.open_dataset("local/arm").fingerprint == arm.fingerprint
 
 
@@ -402,4 +402,4 @@ def test_a_dataset_in_the_home_of_another_is_changed_by_a_name(arm: Dataset, mon
     monkeypatch.setattr(Change, "write", refused)
     with pytest.raises(NoPermission, match=r"local/arm is as it was.") as e:
         arm.label(q=1)
-    assert "--as NAME" in str(e.value.hint)
+    assert "--name NAME" in str(e.value.hint)

@@ -80,7 +80,7 @@ def test_what_is_not_here_is_named_with_the_homes_and_what_to_do(home: Path, mon
     assert caught.value.hint == "rlds download sample/pendulum-d4rl"
     with pytest.raises(DatasetNotFound, match="did you mean sample/pendulum-d4rl"):
         homes.locate("sample/pendlum-d4rl", settings.read())
-    with pytest.raises(DatasetNotFound, match="--as norm"):
+    with pytest.raises(DatasetNotFound, match="--name norm"):
         homes.locate("d4rl/pen@norm", settings.read())
     with pytest.raises(DatasetNotFound, match="rlds import"):
         homes.locate("local/pen", settings.read())

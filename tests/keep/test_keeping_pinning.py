@@ -113,7 +113,7 @@ def test_an_import_must_be_brought(tmp_path, elsewhere):
     file = locked(tmp_path, "local/mine")
     with pytest.raises(DatasetNotFound, match=r"was made of mine\.hdf5") as e:
         pinning.sync(file, home=elsewhere)
-    assert e.value.hint.startswith("rlds import PATH --as local/mine")
+    assert e.value.hint.startswith("rlds import PATH --name local/mine")
     with h5py.File(source, "r+") as f:
         f["actions"][0] += 1
     import_files(source, "local/mine", home=elsewhere)

@@ -31,11 +31,11 @@ def account_of(ds: rlds_cli.Dataset) -> list[dict]:
 
 
 def test_findings_are_dropped_with_an_account(arm: rlds_cli.Dataset) -> None:
-    refused = run_rlds("select", "local/arm", "--drop-findings", "idle", "--as", "clean")
+    refused = run_rlds("select", "local/arm", "--drop-findings", "idle", "--name", "clean")
     assert refused.returncode != 0
     assert b"rlds check local/arm --measure motion" in refused.stderr
     assert run_rlds("check", "local/arm", "--measure", "motion,time").returncode == 0
-    done = run_rlds("select", "local/arm", "--drop-findings", "idle,time-jump", "--as", "clean")
+    done = run_rlds("select", "local/arm", "--drop-findings", "idle,time-jump", "--name", "clean")
     assert done.returncode == 0, done.stderr
     clean = rlds_cli.open_dataset("local/arm@clean")
     assert sorted(set(range(24)) - {5, 13}) == clean.episodes["source_episode"].tolist()
@@ -51,21 +51,21 @@ def test_findings_are_dropped_with_an_account(arm: rlds_cli.Dataset) -> None:
     assert "b: idle by quality_idle_share: left out of local/arm: 5" in compared
     assert "b: time-jump by quality_time_gap: left out of local/arm: 13" in compared
     assert clean.fingerprint == arm.select(episodes=np.delete(np.arange(24), [5, 13])).fingerprint
-    assert run_rlds("select", "local/arm", "--drop-findings", "idel", "--as", "x").returncode != 0
+    assert run_rlds("select", "local/arm", "--drop-findings", "idel", "--name", "x").returncode != 0
 
 
 def test_idle_steps_are_cut_out(arm: rlds_cli.Dataset) -> None:
     """The one idle episode keeps its first step, which comes from none, and those behind the rest."""
     Measures(arm).compute(["motion"], jobs=0)
     (r,) = next(f for f in Measures(arm).findings(["motion"]) if f.code == "idle").ranges
-    done = run_rlds("select", "local/arm", "--trim", "idle", "--as", "awake")
+    done = run_rlds("select", "local/arm", "--trim", "idle", "--name", "awake")
     assert done.returncode == 0, done.stderr
     awake = rlds_cli.open_dataset("local/arm@awake")
     length = int(arm.episodes["length"][5])
     assert awake.num_episodes == 25
     assert awake.episodes["length"][5:7].tolist() == [r.first, length - r.stop]
     assert account_of(awake)[0]["trim"] == "idle"
-    assert run_rlds("select", "local/arm", "--trim", "idling", "--as", "x").returncode != 0
+    assert run_rlds("select", "local/arm", "--trim", "idling", "--name", "x").returncode != 0
 
 
 def test_openpis_rule_trims_all_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def test_openpis_rule_trims_all_episodes(tmp_path: Path, monkeypatch: pytest.Mon
     episode = {"observation": velocity[:, None] * 2, "action": {"joint_velocity": velocity[:, None]}}
     ds = rlds_cli.create("local/droid", [episode, {**episode, "action": {"joint_velocity": np.zeros((40, 1))}}])
     Measures(ds).compute(["motion"], jobs=0)
-    done = run_rlds("select", "local/droid", "--trim", "openpi-idle", "--as", "kept")
+    done = run_rlds("select", "local/droid", "--trim", "openpi-idle", "--name", "kept")
     assert done.returncode == 0, done.stderr
     kept = rlds_cli.open_dataset("local/droid@kept")
     assert kept.episodes["source_step"].tolist() == [15]

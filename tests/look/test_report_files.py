@@ -79,7 +79,7 @@ def test_d4rl(tmp_path: Path) -> None:
         *("observation", "action", "next/reward", "next/terminated", "next/truncated", "info/qpos")
     }
     assert r.bytes == (tmp_path / "a.hdf5").stat().st_size
-    assert r.suggestion == f"rlds import {tmp_path}/a.hdf5 --as local/a"
+    assert r.suggestion == f"rlds import {tmp_path}/a.hdf5 --name local/a"
     assert r.tree == ()
 
 
@@ -194,7 +194,7 @@ def test_npz_and_npy(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", q=np.zeros((5, 3), np.float32), cmd=np.zeros((5, 1)))
     r = describe_file(tmp_path / "a.npz")
     assert set(r.tree) == {Node("q", (5, 3), "float32"), Node("cmd", (5, 1), "float64")}
-    assert "--as local/a --map observation=q --map action=cmd --episodes-by jumps --dry-run" in str(r.suggestion)
+    assert "--name local/a --map observation=q --map action=cmd --episodes-by jumps --dry-run" in str(r.suggestion)
     np.save(tmp_path / "a.npy", np.zeros((2, 3), np.uint8))
     assert describe_file(tmp_path / "a.npy").tree == (Node("array", (2, 3), "uint8"),)
 
@@ -289,4 +289,4 @@ def test_a_directory_of_unknown_files(tmp_path: Path) -> None:
     hdf5(tmp_path / "d/run2.h5", q=np.zeros((5, 2)), act=np.zeros((5, 1)))
     r = describe_file(tmp_path / "d")
     assert (r.files, r.what) == (2, "2 files, the first (run2.h5) an HDF5 file")
-    assert f"rlds import {tmp_path}/d --as local/d --map observation=q" in str(r.suggestion)
+    assert f"rlds import {tmp_path}/d --name local/d --map observation=q" in str(r.suggestion)

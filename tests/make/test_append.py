@@ -239,9 +239,9 @@ def test_commands_append_and_merge_and_say_what_they_would_do(tmp_path, files, m
     twice = run(app, ["append", "local/g", str(files / "a.hdf5")])
     assert twice.exit_code == 0 and "nothing to append" in twice.output and "--again" in twice.output
     run(app, ["append", "local/h", str(files / "b.hdf5")])
-    planned = run(app, ["merge", "local/g", "local/h", "--as", "local/all", "--dry-run"])
+    planned = run(app, ["merge", "local/g", "local/h", "--name", "local/all", "--dry-run"])
     assert "local/g#v1" in planned.output and "no row is copied" in planned.output
-    merged = run(app, ["merge", "local/g", "local/h", "--as", "local/all", "--json"])
+    merged = run(app, ["merge", "local/g", "local/h", "--name", "local/all", "--json"])
     assert json.loads(merged.stdout)["counts"]["episodes"] == 5
     assert firsts(rlds_cli.open_dataset("local/all")) == A + B
 
@@ -532,7 +532,7 @@ def firsts_flat(ds) -> list[list[float]]:
 def test_commands_import_and_append_take_what_a_dataset_is(tmp_path, files, monkeypatch):
     monkeypatch.chdir(tmp_path)
     about = ["--set", "fps=12.5", "--set", "license=MIT", "--set", "description=Two runs."]
-    for command in (["import", "files/a.hdf5", "--as", "local/i"], ["append", "local/a", "files/a.hdf5"]):
+    for command in (["import", "files/a.hdf5", "--name", "local/i"], ["append", "local/a", "files/a.hdf5"]):
         result = CliRunner().invoke(app, [*command, *about])
         assert result.exit_code == 0, result.output
         ds = rlds_cli.open_dataset(f"local/{command[0][0]}")

@@ -61,14 +61,14 @@ def serve(web: Server, files: dict[str, bytes], root: str, *, hidden: bool = Tru
 def test_a_store_whose_files_are_listed(web: Server, tmp_path: Path, form: int, hidden: bool, tail: str) -> None:
     """Documents whose names begin with a dot are asked for where a server leaves them out."""
     serve(web, buffer(tmp_path / "push.zarr", form), "/runs/push.zarr", hidden=hidden)
-    ds = rlds_cli.download(f"{web.url}/runs/push.zarr{tail}", as_="local/push")
+    ds = rlds_cli.download(f"{web.url}/runs/push.zarr{tail}", name="local/push")
     same = import_files(tmp_path / "push.zarr", "local/same")
     assert ds.fingerprint == same.fingerprint
     assert sources(ds) == {"push.zarr": f"{web.url}/runs/push.zarr"}
     assert ds.store.sources[0]["sha256"] == same.store.sources[0]["sha256"]
     np.testing.assert_array_equal(ds.episode(1)["action"], np.arange(20.0).reshape(10, 2)[4:])
     asked = len(web.asked)
-    assert rlds_cli.download(f"{web.url}/runs/push.zarr{tail}", as_="local/push").path == ds.path
+    assert rlds_cli.download(f"{web.url}/runs/push.zarr{tail}", name="local/push").path == ds.path
     assert len(web.asked) == asked, "it is known to be made of this store"
 
 
@@ -78,7 +78,7 @@ def test_buckets_and_the_hub_list_stores(web: Server, tmp_path: Path, scheme: st
     files = {f"day1/push.zarr/{n}": content for n, content in buffer(tmp_path / "push.zarr").items()}
     _ = web.add_repository("lab/runs", files) if scheme == "hf" else web.add_bucket("lab", files)
     place = {"hf": "hf://datasets/lab/runs", "s3": "s3://lab", "gs": "gs://lab"}[scheme]
-    ds = rlds_cli.download(f"{place}/day1/push.zarr", as_="local/push")
+    ds = rlds_cli.download(f"{place}/day1/push.zarr", name="local/push")
     assert ds.fingerprint == import_files(tmp_path / "push.zarr", "local/same").fingerprint
     lock = tmp_path / "rlds.lock"
     lock.write_text(pinning.lock(["local/push"]))
@@ -92,7 +92,7 @@ def test_the_kept_store_is_the_one_that_was_there(web: Server, tmp_path: Path) -
     (tmp_path / "push.zarr/data/state/1.0").unlink()
     del files["data/state/1.0"]
     serve(web, files, "/push.zarr")
-    ds = rlds_cli.download(f"{web.url}/push.zarr", as_="local/push", keep_archive=True)
+    ds = rlds_cli.download(f"{web.url}/push.zarr", name="local/push", keep_archive=True)
     here = tmp_path / "home/archives/local/push/push.zarr"
     same, again = import_files(tmp_path / "push.zarr", "local/same"), import_files(here, "local/again")
     assert ds.fingerprint == same.fingerprint == again.fingerprint
@@ -105,14 +105,14 @@ def test_a_place_without_a_list_is_refused_with_the_way(web: Server, tmp_path: P
     for name, content in buffer(tmp_path / "push.zarr").items():
         web.add(f"/push.zarr/{name}", content)
     with pytest.raises(DownloadFailed, match="does not list its files") as e:
-        rlds_cli.download(f"{web.url}/push.zarr", as_="local/push")
+        rlds_cli.download(f"{web.url}/push.zarr", name="local/push")
     assert "zip -0 -r" in str(e.value.hint)
 
 
 def test_files_that_are_no_store_are_refused_before_any_is_fetched(web: Server, tmp_path: Path) -> None:
     serve(web, {"a.txt": b"x", "b/c.txt": b"x"}, "/push.zarr")
     with pytest.raises(DownloadFailed, match="is no Zarr store"):
-        rlds_cli.download(f"{web.url}/push.zarr", as_="local/push")
+        rlds_cli.download(f"{web.url}/push.zarr", name="local/push")
     assert not any(path.endswith(".txt") for path in web.asked)
 
 
@@ -122,4 +122,4 @@ def test_a_codec_that_runs_code_is_refused(web: Server, tmp_path: Path) -> None:
     files["data/state/.zarray"] = json.dumps(document).encode()
     serve(web, files, "/push.zarr")
     with pytest.raises(UnsafeArchive, match="'pickle'"):
-        rlds_cli.download(f"{web.url}/push.zarr", as_="local/push")
+        rlds_cli.download(f"{web.url}/push.zarr", name="local/push")

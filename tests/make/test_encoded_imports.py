@@ -86,7 +86,7 @@ def test_the_plan_says_what_is_stored(home: Path, tmp_path: Path) -> None:
     assert plan.array_bytes is not None and stored.array_bytes is not None
     rows = plan.rows or 0
     assert plan.array_bytes - stored.array_bytes == rows * SIDE * SIDE * 4, "of three channels and of one"
-    said = run_rlds("import", tmp_path / "a.h5", "--as", "local/a", "--frames", "jpeg", "--dry-run").stdout.decode()
+    said = run_rlds("import", tmp_path / "a.h5", "--name", "local/a", "--frames", "jpeg", "--dry-run").stdout.decode()
     assert "kept as jpeg" in said
 
 

@@ -333,7 +333,7 @@ def test_a_merge_at_an_address(
     check_batches(far, expected, 0)
     check(far.select(episodes=[8, 0, 5]), [expected[k] for k in (8, 0, 5)])
     monkeypatch.setenv("RLDS_HOME", str(tmp_path / "far"))
-    got = rlds_cli.download(str(tmp_path / "there"), as_="local/got")
+    got = rlds_cli.download(str(tmp_path / "there"), name="local/got")
     check(got, expected)
     assert verify("local/got").ok
 
@@ -343,7 +343,7 @@ def test_a_plain_copy_of_a_merge_is_downloaded(
 ) -> None:
     shutil.copytree(merged.path, tmp_path / "there")
     monkeypatch.setenv("RLDS_HOME", str(tmp_path / "far"))
-    check(rlds_cli.download(str(tmp_path / "there"), as_="local/got"), labelled("of", a=two[0], b=two[1]))
+    check(rlds_cli.download(str(tmp_path / "there"), name="local/got"), labelled("of", a=two[0], b=two[1]))
     assert verify("local/got").ok
 
 

@@ -147,7 +147,7 @@ def test_a_list_that_is_lost_or_cut_short(store: Path, other: Path) -> None:  # 
     file.unlink()
     with pytest.raises(DownloadFailed, match=r"Block \d+ of observation/c/0/0 .*blocks/"):
         window(got, 1500)
-    assert rlds_cli.download(str(store), as_="local/whole", home=other).fingerprint == ds.fingerprint
+    assert rlds_cli.download(str(store), name="local/whole", home=other).fingerprint == ds.fingerprint
     push(ds.id, store)  # sends it again
     assert same(window(got, 1500), window(ds, 1500))
 

@@ -83,7 +83,7 @@ def damage(file: Path, how: str) -> None:
 def test_a_plain_copy_is_downloaded(kind: str, tmp_path: Path, other: Path) -> None:
     wanted = MAKERS[kind](tmp_path)
     address = copy(wanted, tmp_path / "copy")
-    made = rlds_cli.download(address, as_="local/mine", home=other)
+    made = rlds_cli.download(address, name="local/mine", home=other)
     assert made.path == other / "datasets/local/mine" and not made.store.address
     assert (made.fingerprint, made.version) == (wanted.fingerprint, wanted.version)
     assert_same(made, wanted, between=kind != "grown")
@@ -99,14 +99,14 @@ def test_nothing_is_listed(kind: str, tmp_path: Path, bucket: ObjectStore, other
     wanted = SMALL[kind](tmp_path)
     copied(bucket, wanted, "a")
     with bucket.counting() as requests:
-        made = rlds_cli.download(f"{bucket.url}/lab/a/", as_="local/mine", home=other)
+        made = rlds_cli.download(f"{bucket.url}/lab/a/", name="local/mine", home=other)
     assert_same(made, wanted, between=kind != "grown")
     assert {r.method for r in requests} == {"GET"} and not any("list-type" in r.path for r in requests)
 
 
 def test_a_growing_dataset_that_was_downloaded_grows_on(tmp_path: Path, other: Path) -> None:
     address = copy(SMALL["grown"](tmp_path), tmp_path / "copy")
-    made = rlds_cli.download(address, as_="local/mine", home=other)
+    made = rlds_cli.download(address, name="local/mine", home=other)
     more = growing_model.draw(np.random.default_rng(8), 6)
     with rlds_cli.writer("local/mine", home=other) as w:
         w.add_episodes([more.item()])
@@ -119,8 +119,8 @@ def test_the_pinned_content_is_downloaded(tmp_path: Path, other: Path) -> None:
     ds = SMALL["texts"](tmp_path)
     address = copy(ds, tmp_path / "copy")
     with pytest.raises(WrongFingerprint):
-        rlds_cli.download(f"{address}#rlds1:{'0' * 64}", as_="local/mine", home=other)
-    pinned = rlds_cli.download(f"{address}#{ds.fingerprint}", as_="local/mine", home=other)
+        rlds_cli.download(f"{address}#rlds1:{'0' * 64}", name="local/mine", home=other)
+    pinned = rlds_cli.download(f"{address}#{ds.fingerprint}", name="local/mine", home=other)
     assert pinned.fingerprint == ds.fingerprint
 
 
@@ -134,11 +134,11 @@ def test_a_damaged_file_is_refused_and_named(tmp_path: Path, other: Path) -> Non
     kept = file.read_bytes()
     damage(file, "flipped")
     with pytest.raises(DamagedDataset, match="observation"):
-        rlds_cli.download(address, as_="local/mine", home=other)
+        rlds_cli.download(address, name="local/mine", home=other)
     assert not (other / "datasets/local/mine").exists()
     file.write_bytes(kept)
     (place / "action/c/0/0").write_bytes(bytes((place / "action/c/0/0").stat().st_size))  # has arrived before
-    assert_same(rlds_cli.download(address, as_="local/mine", home=other), ds)
+    assert_same(rlds_cli.download(address, name="local/mine", home=other), ds)
 
 
 NAMES = {
@@ -163,12 +163,12 @@ def test_damage_of_any_kind_is_refused(kind: str, tmp_path: Path, other: Path) -
             named = f"{re.escape(name)}|{rows}" if rows else re.escape(name)
             named = f"{named}|neither rlds.json nor the zarr.json"
             with pytest.raises(RldsError) as caught:
-                rlds_cli.download(address, as_="local/mine", home=other)
+                rlds_cli.download(address, name="local/mine", home=other)
             assert re.search(named, caught.value.message), (name, how, caught.value.message)
             assert not (other / "datasets/local/mine").exists()
             shutil.rmtree(other / "partial", ignore_errors=True)  # what has arrived would be used
             (place / name).write_bytes(kept)
-    assert rlds_cli.download(address, as_="local/mine", home=other).fingerprint == ds.fingerprint
+    assert rlds_cli.download(address, name="local/mine", home=other).fingerprint == ds.fingerprint
 
 
 # -- interruption
@@ -182,11 +182,11 @@ def test_an_interrupted_download_goes_on(bucket: ObjectStore, other: Path) -> No
     size = len(bucket.buckets["lab"]["a/observation/c/0/0"])
     bucket.faults += [Fault("short", path=path, skip=1), Fault("503", path=path, times=20)]  # its size is asked first
     with pytest.raises(RldsError, match="observation/c/0/0"):
-        rlds_cli.download(address, as_="local/mine", home=other)
+        rlds_cli.download(address, name="local/mine", home=other)
     assert "copy" in {item.path.suffix[1:] for item in gc.find_garbage(home=other).removed}
     bucket.faults.clear()
     with bucket.counting() as requests:
-        made = rlds_cli.download(address, as_="local/mine", home=other)
+        made = rlds_cli.download(address, name="local/mine", home=other)
     assert_same(made, ds)
     ranges = [r.headers.get("Range", r.headers.get("range", "")) for r in requests if path in r.path]
     assert len(ranges) == 2 and 0 < int(ranges[1].removeprefix("bytes=").partition("-")[0]) < size
@@ -197,11 +197,11 @@ def test_a_copy_that_was_replaced_is_fetched_from_its_beginning(tmp_path: Path, 
     address = copy(old, place)
     damage(place / "action/c/0/0", "flipped")
     with pytest.raises(DamagedDataset, match="action"):
-        rlds_cli.download(address, as_="local/mine", home=other)
+        rlds_cli.download(address, name="local/mine", home=other)
     shutil.rmtree(place)
     new = create([episode(k + 9, 5) for k in range(3)], ref="local/new")
     copy(new, place)
-    assert_same(rlds_cli.download(address, as_="local/mine", home=other), new)
+    assert_same(rlds_cli.download(address, name="local/mine", home=other), new)
 
 
 # -- copies that were made while the dataset grew
@@ -218,27 +218,27 @@ def test_a_copy_made_while_it_grew(tmp_path: Path, other: Path) -> None:
         w.add_episodes([e.item() for e in episodes[2:]])
         w.commit()
     new = copy(rlds_cli.open_dataset("local/live"), tmp_path / "new")
-    growing_model.check(rlds_cli.download(new, as_="local/new", home=other), episodes)
-    growing_model.check(rlds_cli.download(old, as_="local/old", home=other), episodes[:2])
+    growing_model.check(rlds_cli.download(new, name="local/new", home=other), episodes)
+    growing_model.check(rlds_cli.download(old, name="local/old", home=other), episodes[:2])
     newest = rlds_cli.open_dataset("local/live").fingerprint
     for _ in range(2):  # the second time it is there
-        pinned = rlds_cli.download(f"{new}#{newest}", as_="local/pinned", home=other)
+        pinned = rlds_cli.download(f"{new}#{newest}", name="local/pinned", home=other)
         growing_model.check(pinned, episodes)
         with pytest.raises(WrongFingerprint, match=ds.fingerprint):  # an earlier version
-            rlds_cli.download(f"{new}#{ds.fingerprint}", as_="local/pinned", home=other)
+            rlds_cli.download(f"{new}#{ds.fingerprint}", name="local/pinned", home=other)
     # The log of versions came last, and the others before the commit.
     shutil.copytree(tmp_path / "old", tmp_path / "late")
     shutil.copy(tmp_path / "new/commits.log", tmp_path / "late")
     late = f"file://{tmp_path / 'late'}"
     with pytest.raises(DamagedDataset, match=r"about.log|episodes.log"):
-        rlds_cli.download(late, as_="local/late", home=other)
+        rlds_cli.download(late, name="local/late", home=other)
     # Its rows came before the commit, and its logs after it.
     shutil.copytree(tmp_path / "new", tmp_path / "mixed")
     for file in (tmp_path / "old/action").rglob("*"):
         if file.is_file():
             shutil.copy(file, tmp_path / "mixed/action" / file.relative_to(tmp_path / "old/action"))
     with pytest.raises(DamagedDataset, match="episode 2"):
-        rlds_cli.download(f"file://{tmp_path / 'mixed'}", as_="local/mixed", home=other)
+        rlds_cli.download(f"file://{tmp_path / 'mixed'}", name="local/mixed", home=other)
 
 
 # -- reading it where it is
@@ -250,7 +250,7 @@ def test_a_plain_copy_is_not_read_where_it_is(kind: str, tmp_path: Path, bucket:
     address = copied(bucket, ds, "a")
     with pytest.raises(DatasetNotFound, match="can be downloaded") as caught:
         rlds_cli.open_dataset(address, home=other)
-    assert f"rlds download {address} --as local/NAME" in str(caught.value.hint)
+    assert f"rlds download {address} --name local/NAME" in str(caught.value.hint)
     assert f"rlds push ID {address}" in str(caught.value.hint)
     assert "rlds index DIR" in str(caught.value.hint)
     place = copy(ds, tmp_path / "copy")
@@ -263,12 +263,12 @@ def test_commands_on_a_plain_copy(tmp_path: Path, bucket: ObjectStore, other: Pa
     ds = SMALL["texts"](tmp_path)
     address, home = copied(bucket, ds, "copies/a"), ("--home", other)
     shown = run_rlds("inspect", address, *home)
-    assert shown.returncode and f"rlds download {address} --as local/NAME".encode() in shown.stderr
+    assert shown.returncode and f"rlds download {address} --name local/NAME".encode() in shown.stderr
     assert ds.id.encode() in run_rlds("list", "s3://lab/copies", *home).stdout
     files = [p.stat().st_size for p in ds.path.rglob("*") if p.is_file()]
-    shown = run_rlds("download", address, "--as", "local/mine", "--dry-run", "--json", *home)
+    shown = run_rlds("download", address, "--name", "local/mine", "--dry-run", "--json", *home)
     (planned,) = json.loads(shown.stdout)["datasets"]
     assert (planned["files"], planned["to_fetch"]) == (len(files), sum(files))
-    made = rlds_cli.download(address, as_="local/mine", home=other)
+    made = rlds_cli.download(address, name="local/mine", home=other)
     shown = run_rlds("inspect", address, *home)
     assert f"local/mine in {made.path} is shown".encode() in shown.stderr and b"nothing was fetched" in shown.stderr

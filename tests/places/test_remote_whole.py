@@ -35,7 +35,7 @@ def test_a_remote_dataset_becomes_an_ordinary_one(kind: str, store: Path, other:
     name = next(n for n, f in wanted.schema.items() if f.kind == "array")
     got.column(name, gaps=True)[:100]
     inodes = {f.stat().st_ino for f in (other / "remote").rglob("rows/*")}
-    made = rlds_cli.download(str(store), blocks=True, as_="local/mine", home=other)
+    made = rlds_cli.download(str(store), blocks=True, name="local/mine", home=other)
     assert made.path == other / "datasets/local/mine" and not made.store.address
     assert verify("local/mine", home=other).ok
     assert_same(made, wanted)
@@ -56,7 +56,7 @@ def test_only_what_is_missing_is_fetched(store: Path, other: Path) -> None:  # n
     for directory in (store / "objects").iterdir():
         assert directory.stat().st_size > GROUP
     del got
-    made = rlds_cli.download(str(store), blocks=True, as_="local/mine", home=other)
+    made = rlds_cli.download(str(store), blocks=True, name="local/mine", home=other)
     assert before > 9 * GROUP and same(made.column("observation")[:], ds.column("observation")[:])
     assert not [p for p in (other / "remote").iterdir() if p.is_dir()]  # nobody read it
 
@@ -77,12 +77,12 @@ def test_a_download_by_blocks_that_was_killed_goes_on(store: Path, other: Path) 
             os.kill(os.getpid(), signal.SIGKILL)
         return write(descriptor, data, at)
     os.pwrite = killed
-    rlds_cli.download({str(store)!r}, blocks=True, as_="local/mine", home={str(other)!r})
+    rlds_cli.download({str(store)!r}, blocks=True, name="local/mine", home={str(other)!r})
     """
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], env=environment, capture_output=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    made = rlds_cli.download(str(store), blocks=True, as_="local/mine", home=other)
+    made = rlds_cli.download(str(store), blocks=True, name="local/mine", home=other)
     assert same(made.column("observation")[:], ds.column("observation")[:])
     assert verify("local/mine", home=other).ok
 
@@ -90,7 +90,7 @@ def test_a_download_by_blocks_that_was_killed_goes_on(store: Path, other: Path) 
 def test_the_command(store: Path, other: Path) -> None:  # noqa: F811
     ds = large(3_000)
     push(ds.id, store)
-    done = run_rlds("download", str(store), "--blocks", "--as", "local/mine", "--home", str(other))
+    done = run_rlds("download", str(store), "--blocks", "--name", "local/mine", "--home", str(other))
     assert done.returncode == 0, done.stderr
     assert rlds_cli.open_dataset("local/mine", home=other).fingerprint == ds.fingerprint
 

@@ -69,12 +69,12 @@ def test_try_then_make_then_find_it_made(pendulum, rlds, home):
 
 def test_arguments_are_read_as_values(pendulum, rlds):
     fn = f"{EXAMPLES / 'filter_episodes.py'}:good_episodes"
-    made = rlds("preprocess", "sample/pendulum-d4rl", "--fn", fn, "--arg", "at_least=-900.5", "--as", "best")
+    made = rlds("preprocess", "sample/pendulum-d4rl", "--fn", fn, "--arg", "at_least=-900.5", "--name", "best")
     assert made.returncode == 0, made.stderr
     best = rlds_cli.open_dataset("sample/pendulum-d4rl@best")
     assert best.num_episodes == int((pendulum.episodes["total_reward"] >= -900.5).sum())
     assert best.manifest.provenance[-1]["args"] == {"at_least": -900.5}
-    other = rlds("preprocess", "sample/pendulum-d4rl", "--fn", fn, "--arg", "at_least=0", "--as", "best")
+    other = rlds("preprocess", "sample/pendulum-d4rl", "--fn", fn, "--arg", "at_least=0", "--name", "best")
     assert other.returncode == 1 and "NameTaken: sample/pendulum-d4rl@best exists" in other.stderr
     assert rlds("preprocess", "sample/pendulum-d4rl", "--fn", fn, "--arg", "at_least").returncode == 2
 
@@ -162,7 +162,7 @@ def test_the_built_in_functions_are_listed(rlds):
 
 
 def test_a_built_in_function_by_name(pendulum, rlds):
-    words = ("preprocess", "sample/pendulum-d4rl", "--fn", "select-episodes", "--as", "best")
+    words = ("preprocess", "sample/pendulum-d4rl", "--fn", "select-episodes", "--name", "best")
     made = rlds(*words, "--arg", "where=total_reward > -200 and length >= 150")
     assert made.returncode == 0, made.stderr
     total, length = pendulum.episodes["total_reward"], pendulum.episodes["length"]
@@ -211,19 +211,19 @@ def test_shards_and_the_finish(pendulum, rlds, home):
     assert made.returncode == 0, made.stderr
     again = rlds(*words, "--shard", "2/2")
     assert again.stdout == "sample/pendulum-d4rl@normalise already exists\n"
-    assert rlds(*words, "--as", "alone", "--json").returncode == 0
+    assert rlds(*words, "--name", "alone", "--json").returncode == 0
     ours, alone = (rlds_cli.open_dataset(f"sample/pendulum-d4rl@{n}") for n in ("normalise", "alone"))
     assert ours.fingerprint == alone.fingerprint == json.loads(made.stdout)["fingerprint"]
-    bad = rlds(*words, "--as", "other", "--shard", "3/2")
+    bad = rlds(*words, "--name", "other", "--shard", "3/2")
     assert bad.returncode == 1 and "There is no shard (3, 2)" in bad.stderr
 
 
 @pytest.mark.filterwarnings("ignore:overflow")
 def test_what_is_wrong_with_a_result_is_said_and_info_tells_the_chain_back_to_the_archive(pendulum, rlds, tmp_path):
     (tmp_path / "divide.py").write_text("def by_zero(e, by):\n    e['action'] = e['action'] / by\n    return e\n")
-    made = rlds("preprocess", "sample/pendulum-d4rl", "--fn", "divide.py:by_zero", "--arg", "by=1e-44", "--as", "bad")
+    made = rlds("preprocess", "sample/pendulum-d4rl", "--fn", "divide.py:by_zero", "--arg", "by=1e-44", "--name", "bad")
     assert made.returncode == 0 and "error: not-finite: " in made.stdout and " in action" in made.stdout
-    rlds("preprocess", "sample/pendulum-d4rl@bad", "--fn", "return_to_go", "--as", "worse")
+    rlds("preprocess", "sample/pendulum-d4rl@bad", "--fn", "return_to_go", "--name", "worse")
     chain = rlds("info", "sample/pendulum-d4rl@worse").stdout.split("made of")[1]
     archive = json.loads(rlds("info", "sample/pendulum-d4rl", "--json").stdout)["entry"]["files"][0]["sha256"]
     code = rlds_cli.open_dataset("sample/pendulum-d4rl@worse").manifest.provenance[0]["code"]

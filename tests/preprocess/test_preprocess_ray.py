@@ -129,7 +129,9 @@ def test_by_address_with_a_script_and_a_tensordict(ds, nodes, home, tmp_path, mo
         "--address",
         nodes.address,
     ]
-    done = subprocess.run([sys.executable, "-m", "rlds_cli", *command, "--as", "cli"], check=True, capture_output=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "rlds_cli", *command, "--name", "cli"], check=True, capture_output=True
+    )
     assert b"local/ds@cli" in done.stdout
     assert rlds_cli.open_dataset("local/ds@cli").fingerprint == made.fingerprint
     assert list((home / "partial").iterdir()) == []

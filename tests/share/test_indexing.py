@@ -73,7 +73,7 @@ def test_a_directory_becomes_an_address(kind: str, tmp_path: Path, other: Path) 
     got = rlds_cli.open_dataset(f"file://{place}", home=other)
     assert got.store.address == str(place)
     assert_same(got, wanted, between=kind != "grown")
-    made = rlds_cli.download(f"file://{place}#{wanted.fingerprint}", as_="local/mine", home=other)
+    made = rlds_cli.download(f"file://{place}#{wanted.fingerprint}", name="local/mine", home=other)
     assert_same(made, wanted, between=kind != "grown")
     assert verify("local/mine", home=other).ok
     assert verify(str(place)).ok
@@ -137,7 +137,7 @@ def test_a_change_adds_a_version(tmp_path: Path, other: Path) -> None:
         got = rlds_cli.open_dataset(f"file://{place}#{version}", home=other)
         assert got.fingerprint == wanted.fingerprint
         np.testing.assert_array_equal(got.episode(3)["observation"], wanted.episode(3)["observation"])
-    made = rlds_cli.download(f"file://{place}#first", as_="local/mine", home=other)
+    made = rlds_cli.download(f"file://{place}#first", name="local/mine", home=other)
     assert made.fingerprint == first.fingerprint
 
 
@@ -182,7 +182,7 @@ def test_a_growing_dataset_is_indexed_again_without_reading_old_rows(tmp_path: P
         got = rlds_cli.open_dataset(f"file://{place}#v{number}", home=other)
         assert got.num_episodes == wanted.num_episodes
         np.testing.assert_array_equal(got.episode(0)["action"], wanted.episode(0)["action"])
-    assert rlds_cli.download(f"file://{place}#v{versions[0]}", as_="local/x", home=other).num_episodes == 1
+    assert rlds_cli.download(f"file://{place}#v{versions[0]}", name="local/x", home=other).num_episodes == 1
 
 
 def test_rows_that_leave_are_not_used(other: Path) -> None:
@@ -194,7 +194,7 @@ def test_rows_that_leave_are_not_used(other: Path) -> None:
                 w.commit()
             done = index(w.dataset().path)
             wanted = rlds_cli.open_dataset(f"local/grow#v{done.version}")
-            got = rlds_cli.download(f"file://{done.address}", as_=f"local/{round}", home=other)
+            got = rlds_cli.download(f"file://{done.address}", name=f"local/{round}", home=other)
             assert got.fingerprint == wanted.fingerprint
             del wanted  # frees the version
 
@@ -264,7 +264,7 @@ def test_files_that_change_after_they_were_indexed_are_not_used(tmp_path: Path, 
         remote.episode(0)
     assert "rlds index DIR" in str(caught.value.hint)
     with pytest.raises(WrongHash, match="observation/c/0/0"):
-        rlds_cli.download(f"file://{place}", as_="local/mine", home=other)
+        rlds_cli.download(f"file://{place}", name="local/mine", home=other)
 
 
 def test_an_interrupted_index_leaves_the_earlier_one(

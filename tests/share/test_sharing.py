@@ -144,7 +144,7 @@ def test_a_dataset_arrives_as_it_was(kind: str, tmp_path: Path, store: Path, oth
     done = push(ds.id, store / kind)
     assert (done.id, done.fingerprint, done.skipped) == (ds.id, ds.fingerprint, 0)
     assert done.sent == sum(len(data) for data in tree(ds.path).values())
-    came = bring(store / kind, other, as_="local/mine")
+    came = bring(store / kind, other, name="local/mine")
     assert came.path == other / "datasets/local/mine" and came.id == "local/mine"
     assert came.fingerprint == ds.fingerprint
     before, after = tree(ds.path), tree(came.path)
@@ -246,7 +246,7 @@ def test_a_derived_dataset_sends_its_own_columns(bucket: ObjectStore, other: Pat
     sent = sum(r.size for r in asked if r.method == "PUT" and "x-amz-copy-source" not in {k.lower() for k in r.headers})
     assert done.sent <= lacking <= sent <= 1.05 * lacking + 1000
     bucket.buckets["lab"] = {k: v for k, v in bucket.buckets["lab"].items() if k.startswith("large-scaled/")}
-    assert bring("s3://lab/large-scaled", other, as_="local/got").fingerprint == made.fingerprint
+    assert bring("s3://lab/large-scaled", other, name="local/got").fingerprint == made.fingerprint
 
 
 def test_a_changed_dataset_sends_the_blocks_that_changed(bucket: ObjectStore, other: Path) -> None:
@@ -388,7 +388,7 @@ def test_a_bucket_of_google(bucket: ObjectStore, other: Path) -> None:
         push(ds.id, "gs://lab/a/beside")
     assert sum(r.size for r in asked) < 20_000
     assert collecting.collect("gs://lab/a/large").bytes > 0
-    assert bring("gs://lab/a/beside", other, as_="local/b").fingerprint == ds.fingerprint
+    assert bring("gs://lab/a/beside", other, name="local/b").fingerprint == ds.fingerprint
 
 
 def test_a_public_bucket_needs_no_credentials(
@@ -413,7 +413,7 @@ def test_a_download_repairs_damage_with_force(store: Path, other: Path) -> None:
     file.chmod(0o644)
     file.write_bytes(data)
     report = verify(ds.id, home=other)
-    assert not report.ok and report.hint == f"rlds download {store} --as {ds.id} --force fetches what differs"
+    assert not report.ok and report.hint == f"rlds download {store} --name {ds.id} --force fetches what differs"
     bring(store, other, force=True)
     assert verify(ds.id, home=other).ok
 
@@ -426,7 +426,7 @@ def test_interrupted_downloads_are_resumed_together(
     push(ds.id, "s3://lab/x")
     bucket.faults = [Fault("503", "GET", "/objects/", times=1000, skip=3)]
     with pytest.raises(DownloadFailed):
-        bring("s3://lab/x", other, as_="local/mine")
+        bring("s3://lab/x", other, name="local/mine")
     bucket.faults = []
     assert run_rlds("download", "--resume-all", "--home", other).returncode == 0
     assert rlds_cli.open_dataset("local/mine", home=other).fingerprint == ds.fingerprint
@@ -582,9 +582,9 @@ def test_the_content_can_be_pinned(store: Path, other: Path) -> None:
     short = f"rlds1:{ds.fingerprint[6:10]}-{ds.fingerprint[10:14]}-{ds.fingerprint[14:18]}"
     assert bring(f"{store}#{short}", other).fingerprint == ds.fingerprint
     with pytest.raises(WrongFingerprint, match="was asked for"):
-        bring(f"{store}#rlds1:0000-0000-0000", other, as_="local/new")
+        bring(f"{store}#rlds1:0000-0000-0000", other, name="local/new")
     push(large(2000, seed=1).id, store)
-    assert bring(f"{store}#{ds.fingerprint}", other, as_="local/new").fingerprint == ds.fingerprint
+    assert bring(f"{store}#{ds.fingerprint}", other, name="local/new").fingerprint == ds.fingerprint
 
 
 MUTATIONS: dict[str, Callable[[dict], object]] = {
@@ -772,7 +772,7 @@ def test_two_pushes_do_not_mix(bucket: ObjectStore, other: Path, monkeypatch: py
     assert "same command again" in str(e.value.hint)
     assert bring("s3://lab/one", other).fingerprint == second.fingerprint
     push(third.id, "s3://lab/one", force=True)
-    assert bring("s3://lab/one", other, as_="local/third").fingerprint == third.fingerprint
+    assert bring("s3://lab/one", other, name="local/third").fingerprint == third.fingerprint
 
 
 @pytest.mark.sampled(1)
@@ -887,10 +887,10 @@ def test_an_id_of_the_registry_is_not_taken_from_an_address(store: Path, other: 
     push(sample_dataset("pendulum-d4rl").id, store)
     with pytest.raises(InvalidId, match="only the registry says") as e:
         bring(store, other)
-    assert "--as local/NAME" in str(e.value.hint)
+    assert "--name local/NAME" in str(e.value.hint)
     with pytest.raises(InvalidId, match="such ids are the registry's"):
-        bring(store, other, as_="sample/pendulum-d4rl")
-    assert bring(store, other, as_="local/p@v2").id == "local/p@v2"
+        bring(store, other, name="sample/pendulum-d4rl")
+    assert bring(store, other, name="local/p@v2").id == "local/p@v2"
 
 
 def test_another_dataset_is_not_replaced(store: Path, other: Path) -> None:
@@ -908,7 +908,7 @@ def test_arguments(store: Path, other: Path) -> None:
         with pytest.raises(InvalidArgument, match="does not apply"):
             bring(store, other, **options)
     with pytest.raises(InvalidArgument, match="has its own id"):
-        rlds_cli.download("sample/pendulum-d4rl", as_="local/x")
+        rlds_cli.download("sample/pendulum-d4rl", name="local/x")
     with pytest.raises(DatasetNotFound, match=r"neither rlds\.json nor"):
         bring(store / "nothing", other)
     with pytest.raises(InvalidId, match="is not an address"):
@@ -922,7 +922,7 @@ def test_open_dataset_by_address(store: Path, other: Path, monkeypatch: pytest.M
     push(ds.id, store)
     assert rlds_cli.open_dataset(str(store)).path == ds.path
     assert rlds_cli.open_dataset(str(store), home=other).store.address
-    bring(store, other, as_="local/mine")
+    bring(store, other, name="local/mine")
     assert rlds_cli.open_dataset(str(store), home=other).id == "local/mine"
     assert rlds_cli.open_dataset(f"{store}#{ds.fingerprint}", home=other).id == "local/mine"
     with pytest.raises(WrongFingerprint):
@@ -1037,7 +1037,7 @@ def test_no_credential_is_written_or_sent_elsewhere(
     (tmp_path / "rlds.lock").write_text(pinning.lock([ds.id]))
     bucket.faults = [Fault("503", m, times=100) for m in ("GET", "PUT", "HEAD")]
     said = [str(capfd.readouterr()), caplog.text]
-    for act in (lambda: push(ds.id, "s3://lab/y"), lambda: bring("s3://lab/x", other, as_="local/y")):
+    for act in (lambda: push(ds.id, "s3://lab/y"), lambda: bring("s3://lab/x", other, name="local/y")):
         with pytest.raises(RldsError) as e:
             act()
         said.append(repr(e.value) + str(e.value.__cause__) + str(e.value.__context__))
@@ -1048,9 +1048,9 @@ def test_no_credential_is_written_or_sent_elsewhere(
     assert all(SECRET not in str(r.headers) for r in bucket.requests)
     bucket.faults = []
     with bucket.counting() as asked:
-        bring(f"{bucket.url}/lab/x/", other, as_="local/z") if not bucket.private else None
+        bring(f"{bucket.url}/lab/x/", other, name="local/z") if not bucket.private else None
         with pytest.raises(DownloadFailed, match="403"):
-            bring(f"{bucket.url}/lab/x/", other, as_="local/z")
+            bring(f"{bucket.url}/lab/x/", other, name="local/z")
     assert asked and all("Authorization" not in r.headers for r in asked)
 
 
@@ -1077,10 +1077,10 @@ def test_the_command(store: Path, other: Path) -> None:
     said = run_rlds("push", "local/large", store, "--json")
     assert json.loads(said.stdout)["objects"] == 1
     assert b"0 B sent" in run_rlds("push", "local/large", store, "-q").stdout
-    said = run_rlds("download", store, "--as", "local/mine", "--home", other)
+    said = run_rlds("download", store, "--name", "local/mine", "--home", other)
     assert said.returncode == 0 and b"local/mine" in said.stdout
-    assert b"exists: " in run_rlds("download", store, "--as", "local/mine", "--home", other, "--dry-run").stdout
-    assert run_rlds("download", store, store, "--as", "local/mine").returncode == 1
+    assert b"exists: " in run_rlds("download", store, "--name", "local/mine", "--home", other, "--dry-run").stdout
+    assert run_rlds("download", store, store, "--name", "local/mine").returncode == 1
 
 
 @pytest.mark.thorough
@@ -1169,7 +1169,7 @@ def test_new_content_of_a_dataset_is_another_version(store: Path, other: Path) -
     made = large(400, seed=1)
     push("local/large", store)
     assert bring(store, other).fingerprint == bring(f"{store}#v1", other).fingerprint == made.fingerprint
-    assert bring(f"{store}#{first.fingerprint}", other, as_="local/first").fingerprint == first.fingerprint
+    assert bring(f"{store}#{first.fingerprint}", other, name="local/first").fingerprint == first.fingerprint
 
 
 def test_another_dataset_in_a_bucket_is_refused(bucket: ObjectStore) -> None:

@@ -170,7 +170,7 @@ def check(page: bytes, address: str) -> None:
     assert (one[0], one[2:4]) == ("one", ["1", "5"])
     assert one[1] == "observation, action, next/reward, next/terminated, next/truncated"
     assert two[0].startswith("two version ") and two[2:4] == ["1", "3"]
-    assert one[6] == f"rlds download {address}/one --as local/one"
+    assert one[6] == f"rlds download {address}/one --name local/one"
     assert [a["href"] for a in Document(text).all("a")] == ["./one/report.html", "./two/report.html"]
 
 

@@ -79,9 +79,9 @@ def push(ds: rlds_cli.Dataset, to: str = PLACE, **options: Any) -> Pushed:
     return pushing.send(taken, Address.parse(to), settings.read(), progress=silent, policy=HASTY, **options)
 
 
-def pull(home: Path, address: str = PLACE, as_: str = "local/copy") -> rlds_cli.Dataset:
+def pull(home: Path, address: str = PLACE, name: str = "local/copy") -> rlds_cli.Dataset:
     where = replace(settings.read(home), hub_token=settings.read().hub_token)
-    return rlds_cli.open_dataset(Pull(Address.parse(address), where, as_=as_, policy=HASTY).run())
+    return rlds_cli.open_dataset(Pull(Address.parse(address), where, name=name, policy=HASTY).run())
 
 
 def same(a: rlds_cli.Dataset, b: rlds_cli.Dataset) -> bool:
@@ -155,7 +155,7 @@ def test_a_new_version_sends_what_is_new(hub: Hub, tmp_path: Path, monkeypatch: 
             assert rows < hub.received - before < 1.1 * rows  # and actions, and the episode
             with monkeypatch.context() as patch:
                 patch.setenv("RLDS_HOME", str(tmp_path / "other"))
-                came = rlds_cli.download("hf://datasets/lab/run", as_="local/copy")
+                came = rlds_cli.download("hf://datasets/lab/run", name="local/copy")
                 assert came.num_episodes == k + 1
                 assert came.fingerprint == ds.fingerprint
 

@@ -64,12 +64,12 @@ def test_parts_lists_and_copies(s3: Any, tmp_path: Path, monkeypatch: pytest.Mon
     assert [o["ETag"].strip('"').rpartition("-")[2] for o in listed] == ["3"]
     assert push(ds.id, "s3://lab/a/large").sent == 0
     assert push(ds.id, "s3://lab/a/beside").sent == 0
-    came = rlds_cli.download("s3://lab/a/beside", as_="local/b", home=tmp_path / "other")
+    came = rlds_cli.download("s3://lab/a/beside", name="local/b", home=tmp_path / "other")
     assert came.fingerprint == ds.fingerprint
     second = large(1)
     push(second.id, "s3://lab/a/large")
     assert collecting.collect("s3://lab/a/large").bytes >= 21 << 20
-    came = rlds_cli.download("s3://lab/a/large", as_="local/c", home=tmp_path / "other")
+    came = rlds_cli.download("s3://lab/a/large", name="local/c", home=tmp_path / "other")
     assert came.fingerprint == second.fingerprint
 
 
@@ -108,14 +108,14 @@ def test_what_is_not_permitted(s3: Any, tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(DownloadFailed, match="there is no bucket"):
         push(ds.id, "s3://nobody/x")
     with pytest.raises(DatasetNotFound):
-        rlds_cli.download("s3://nobody/x", as_="local/n")
+        rlds_cli.download("s3://nobody/x", name="local/n")
     requests.post(f"{endpoint}/moto-api/reset-auth", data="0", timeout=5)  # from here on, moto checks permissions
     try:
         with pytest.raises((UploadFailed, DownloadFailed), match=r"access key|denied"):
             push(large(2, 1000).id, "s3://lab/x")
     finally:
         requests.post(f"{endpoint}/moto-api/reset-auth", data="9999", timeout=5)
-    came = rlds_cli.download("s3://lab/x", as_="local/y", home=tmp_path / "other")
+    came = rlds_cli.download("s3://lab/x", name="local/y", home=tmp_path / "other")
     assert came.fingerprint == ds.fingerprint
 
 

@@ -128,10 +128,10 @@ def test_the_category_of_a_size(n: int, category: str) -> None:
 
 def test_the_card_says_how_to_load_the_dataset(pendulum: Summary) -> None:
     text = card(pendulum, address="hf://datasets/lab/pendulum")
-    assert "\nrlds download hf://datasets/lab/pendulum --as local/pendulum-d4rl\n" in text
+    assert "\nrlds download hf://datasets/lab/pendulum --name local/pendulum-d4rl\n" in text
     assert pendulum.fingerprint in text
     assert 'rlds_cli.open_dataset("local/pendulum-d4rl")' in text
-    assert "rlds download ADDRESS --as local/pendulum-d4rl" in card(pendulum)
+    assert "rlds download ADDRESS --name local/pendulum-d4rl" in card(pendulum)
 
 
 def test_the_card_names_no_user_and_no_secret(pendulum: Summary) -> None:
@@ -275,8 +275,8 @@ def test_the_page_of_a_store() -> None:
     assert CollectionPage.recognises(page.encode())
     rows = [t for t in document.texts["code"] if t.startswith("rlds download")]
     assert rows == [
-        "rlds download s3://lab/data/hopper --as local/hopper-medium-v2",
-        "rlds download s3://lab/data/mine --as local/mine",
+        "rlds download s3://lab/data/hopper --name local/hopper-medium-v2",
+        "rlds download s3://lab/data/mine --name local/mine",
     ]
     assert [a["href"] for a in document.all("a")] == ["./hopper/report.html"]
     cells = document.texts["td"]
@@ -286,7 +286,7 @@ def test_the_page_of_a_store() -> None:
 
 
 def test_the_page_of_a_directory_names_no_path() -> None:
-    assert "rlds download ADDRESS/mine --as local/mine" in CollectionPage([MINE]).render()
+    assert "rlds download ADDRESS/mine --name local/mine" in CollectionPage([MINE]).render()
 
 
 def test_a_dataset_that_cannot_be_read_is_on_the_page() -> None:

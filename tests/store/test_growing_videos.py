@@ -485,7 +485,7 @@ def test_a_frame_at_an_address_fetches_no_more_than_two_groups_of_pictures(
     groups = np.add.reduceat(track.size, np.flatnonzero(track.key))
     assert 0 < far.store.files.stats.fetched - before <= 2 * groups[5]
     monkeypatch.setenv("RLDS_HOME", str(tmp_path / "third"))
-    copied = rlds_cli.download(str(tmp_path / "pushed"), as_="local/copied")
+    copied = rlds_cli.download(str(tmp_path / "pushed"), name="local/copied")
     assert verify(copied.path).ok and not list(copied.path.rglob("tables/*"))
 
 

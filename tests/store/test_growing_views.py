@@ -162,7 +162,7 @@ def test_a_selection_is_pushed_and_fetched_without_the_room_for_rows_to_come(tmp
     far = rlds_cli.open_dataset(tmp_path / "there", home=tmp_path / "far")
     check(far, [given[0], given[2]])
     assert sum(f.stat().st_size for f in (tmp_path / "there").rglob("*") if f.is_file()) < 1 << 20
-    fetched = rlds_cli.download(tmp_path / "there", as_="local/fetched")
+    fetched = rlds_cli.download(tmp_path / "there", name="local/fetched")
     intact(fetched, [given[0], given[2]])
     assert fetched.fingerprint == some.fingerprint
 

@@ -141,7 +141,7 @@ def test_a_stranger_cannot_have_a_directory_removed(dataset: Path, tmp_path: Pat
     precious.mkdir()
     (precious / "work").write_text("mine")
     edit(dataset, empty_field(path=str(precious)))
-    done = run_rlds("preprocess", dataset, "--fn", "scale_reward", "--arg", "scale=2", "--as", "local/y")
+    done = run_rlds("preprocess", dataset, "--fn", "scale_reward", "--arg", "scale=2", "--name", "local/y")
     assert done.returncode == 1
     assert b"a path below the dataset" in done.stderr
     assert (precious / "work").read_text() == "mine"

@@ -303,7 +303,7 @@ def test_pushed_datasets_are_whole(there: Elsewhere, source: Dataset, five: list
     far = rlds_cli.open_dataset(address, home=tmp_path / "far")
     check(far, wanted)
     check_batches(far, wanted, 0)
-    came = rlds_cli.download(str(address), as_="local/came")
+    came = rlds_cli.download(str(address), name="local/came")
     check(came, wanted)
     assert verify(came.path).ok and came.fingerprint == few.fingerprint and not came.store.files.refers_to
 
@@ -412,11 +412,11 @@ def test_numpy_alone_follows_references(there: Elsewhere, source: Dataset, monke
 @pytest.mark.sampled(1)
 def test_commands_say_where_the_rows_are(source: Dataset) -> None:
     where = str(source.store.files.identity)
-    out = run("select", "local/five", "--episodes", "2,0", "--as", "part")
+    out = run("select", "local/five", "--episodes", "2,0", "--name", "part")
     assert f"note: rows stay in {where}; --copy copies them" in out.replace("\n", " ")
     for shown in (run("inspect", "local/five@part", "--verbose"), run("info", "local/five@part"), run("du")):
         assert "local/five#v1 in" in shown
-    assert "rows stay" not in run("select", "local/five", "--episodes", "1", "--as", "one", "--copy")
-    assert "stay where they are: local/five" in run("merge", "local/five", "--as", "local/m", "--dry-run")
-    run("merge", "local/five", "--as", "local/m", "--copy")
+    assert "rows stay" not in run("select", "local/five", "--episodes", "1", "--name", "one", "--copy")
+    assert "stay where they are: local/five" in run("merge", "local/five", "--name", "local/m", "--dry-run")
+    run("merge", "local/five", "--name", "local/m", "--copy")
     assert not rlds_cli.open_dataset("local/m").store.files.refers_to

@@ -150,7 +150,7 @@ def test_a_selection_of_a_growing_dataset_is_a_copy_if_that_is_asked_for() -> No
     with rlds_cli.writer("local/grown") as writer:
         writer.add_episodes([episode(9)])
     assert numbers(picked) == [4, 1] and verify(picked.id).ok and references.sources(picked.path) == ()
-    done = CliRunner().invoke(app, ["select", "local/grown", "--episodes", "0", "--as", "first", "--copy"])
+    done = CliRunner().invoke(app, ["select", "local/grown", "--episodes", "0", "--name", "first", "--copy"])
     assert done.exit_code == 0 and numbers(rlds_cli.open_dataset("local/grown@first")) == [0]
 
 

@@ -270,7 +270,7 @@ def test_the_command_with_the_file_makes_the_same(viewer: Viewer, ids: list[str]
 
     assert plan["trims"] and viewer.change("apply", {"as": "", "revision": plan["revision"]}, d=ID).status == 422
     made = viewer.change("apply", {"as": "page", "revision": plan["revision"]}, d=ID).record
-    done = run_rlds("apply", ID, file, "--as", "shell")
+    done = run_rlds("apply", ID, file, "--name", "shell")
     assert done.returncode == 0, done.stderr
     shell = rlds_cli.open_dataset(f"{ID}@shell")
     assert shell.manifest.fingerprint == made["fingerprint"] and made["id"] == f"{ID}@page"

@@ -286,8 +286,8 @@ def test_a_folder_of_datasets_names_them(tmp_path: Path) -> None:
     done = run_rlds("view", "--no-open", tmp_path / "rec", "--home", tmp_path / "home")
     named = f"{tmp_path}/rec/nested {tmp_path}/rec/one"  # one dataset each, in whichever folder
     assert done.returncode == 1 and f"hint: rlds view {named}\n" in done.stderr.decode()
-    done = run_rlds("import", tmp_path / "rec", "--as", "local/rec", "--home", tmp_path / "home")
-    assert f"hint: rlds import {tmp_path}/rec/nested --as local/NAME" in done.stderr.decode()
+    done = run_rlds("import", tmp_path / "rec", "--name", "local/rec", "--home", tmp_path / "home")
+    assert f"hint: rlds import {tmp_path}/rec/nested --name local/NAME" in done.stderr.decode()
 
 
 def test_a_path_that_does_not_exist_is_said(tmp_path: Path) -> None:
@@ -336,4 +336,4 @@ def test_files_that_are_not_recognised_lead_to_an_import(tmp_path: Path) -> None
     with h5py.File(file, "w") as f:
         f["quux"] = np.zeros((9, 3))
     done = run_rlds("view", "--no-open", file, "--home", tmp_path / "home")
-    assert done.returncode == 1 and f"rlds import {file} --as local/odd" in done.stderr.decode()
+    assert done.returncode == 1 and f"rlds import {file} --name local/odd" in done.stderr.decode()

@@ -166,7 +166,7 @@ def _stores(archive: Archive, file: Path, buffer: Path | None) -> Iterator[Tenso
 def _number(archive: Archive, file: Path) -> int:
     if file not in archive.files:
         raise UnknownLayout(
-            f"{file} is not among the files to import.", hint=f"rlds import {archive.root} --as local/x"
+            f"{file} is not among the files to import.", hint=f"rlds import {archive.root} --name local/x"
         )
     return archive.files.index(file)
 

@@ -46,7 +46,7 @@ _ELSEWHERE = {
     "OfflineEnv": "rlds_cli.load(NAME), whose make_env() makes the environment with Gymnasium",
     "OfflineEnvWrapper": "rlds_cli.load(NAME), whose make_env() makes the environment with Gymnasium",
     "infos": "rlds info ID in a shell has the address and the reference scores",
-    "download_dataset_from_url": 'rlds_cli.download(URL, as_="local/NAME")',
+    "download_dataset_from_url": 'rlds_cli.download(URL, name="local/NAME")',
     "gym_mujoco": "rlds_cli.load(NAME).make_env() makes the environment with Gymnasium",
 }
 

@@ -96,7 +96,7 @@ def apply(ds: OpenDataset, decided: Decided, to: Target, newest: Callable[[Path]
         if to.name is not None and not new.decisions:
             raise InvalidArgument(
                 f"There are no decisions that {ds.id} does not have yet. Nothing was made.",
-                hint=f"rlds view {ds.id}, or a file of decisions; rlds select {ds.id} --as {to.name} copies it",
+                hint=f"rlds view {ds.id}, or a file of decisions; rlds select {ds.id} --name {to.name} copies it",
             )
         settled = planning.settle(ds, new.decisions, decided.take)
         _check(ds, settled, to)
@@ -124,7 +124,7 @@ def _check(ds: OpenDataset, settled: Settled, to: Target) -> None:
         raise InvalidArgument(
             f"Steps of {plural(len(settled.ranges), 'episode')} of {ds.id} go. What stays of them are other episodes, "
             "with ids of their own, which another dataset has. Nothing was changed.",
-            hint="--as NAME (name=) makes ID@NAME",
+            hint="--name NAME (name=) makes ID@NAME",
         )
 
 

@@ -182,5 +182,5 @@ def _refuse_address(url: str, id: str) -> None:
     if known or not url.startswith("http"):
         raise ArchiveError(message, hint=ids.address_hint(url))
     raise ArchiveError(
-        message, hint=f"rlds download {url} --as {id} downloads the archive, and reads it as rlds import does"
+        message, hint=f"rlds download {url} --name {id} downloads the archive, and reads it as rlds import does"
     )

@@ -19,7 +19,7 @@ _HOME = "the home of rlds"
 _SHOWN = 3  # ids in a message
 _PUSHED = (_VERSIONS, "blocks", "groups", "indexes", "objects")
 _INSTEAD = (
-    "rlds merge ID ID --as local/NAME joins datasets, rlds append ID FILES adds files of your own to one; "
+    "rlds merge ID ID --name local/NAME joins datasets, rlds append ID FILES adds files of your own to one; "
     "rlds export ID DIR --to FORMAT and rlds push ID ADDRESS copy one"
 )
 
@@ -35,7 +35,8 @@ def refuse(paths: Iterable[Path], homes: Sequence[Path]) -> None:
         if _is_pushed_to(place):
             raise ArchiveError(
                 f"A dataset was pushed to {place}, and needs no import.",
-                hint=f'open_dataset("{place}") reads it where it is; rlds download {place} --as local/NAME fetches it',
+                hint=f'open_dataset("{place}") reads it where it is; rlds download {place} --name local/NAME '
+                "fetches it",
             )
         home = Home(place.parent)
         if home.has_as_part(place) and place.name != "archives" and (home.root in homes or _ids(home)):

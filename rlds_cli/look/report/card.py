@@ -99,7 +99,7 @@ def size_category(n: int) -> str:
 def download_command(s_id: str, address: str | None) -> str:
     """Return the command that downloads a pushed dataset."""
     place = "ADDRESS" if address is None else shlex.quote(printable(visible.shown(address)))
-    return f"rlds download {place} --as {shlex.quote(ids.local_name(s_id))}"
+    return f"rlds download {place} --name {shlex.quote(ids.local_name(s_id))}"
 
 
 def citation(id: str) -> str | None:

@@ -356,7 +356,7 @@ def _lines(ref: str | None, home: str | None, *, where: str | None, ordered: Seq
     words, there = ["--where", where] if where else [], ["--home", home] if home else []
     return {
         "shell": shlex.join(["rlds", "episodes", ref, *words, *ordered, *there]),
-        "select": f"{shlex.join(['rlds', 'select', ref, *words, *there])} --as NAME" if where else None,
+        "select": f"{shlex.join(['rlds', 'select', ref, *words, *there])} --name NAME" if where else None,
         "python": f"rlds_cli.open_dataset({ref!r}{f', home={home!r}' if home else ''}){selecting}",
     }
 

@@ -363,7 +363,7 @@ def _check_fields(id: str, wanted: Sequence[Field], found: Sequence[Field], *, g
         raise InvalidEpisode(
             f"An episode of the files has several tasks, one after the other; {id} grows, and has one for each episode "
             "alone. Nothing is appended.",
-            hint=f"rlds import FILES local/NEW, then rlds merge {id} local/NEW --as local/ALL: the result has both",
+            hint=f"rlds import FILES local/NEW, then rlds merge {id} local/NEW --name local/ALL: the result has both",
         )
     either = {n: f for fields in (there, given) for n, f in fields.items() if n == TASK_AT}
     wrong = differences(either | there, either | given)

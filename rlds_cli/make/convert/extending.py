@@ -30,7 +30,7 @@ def check(store: Store, place: Home) -> None:
         It is one of the registry, or lies in another home.
     """
     m = store.manifest
-    hint = f"rlds append local/NAME FILES makes another; rlds merge {m.id} local/NAME --as local/ALL joins them"
+    hint = f"rlds append local/NAME FILES makes another; rlds merge {m.id} local/NAME --name local/ALL joins them"
     if homes.is_published(ids.parse(m.id), derived=bool(m.provenance)):
         raise NameTaken(f"{m.id} is a dataset of the registry, which is not changed in its place.", hint=hint)
     if store.path != place.dataset(ids.parse(m.id)):

@@ -88,7 +88,7 @@ class MergePlan:
 
 def plan_merge(
     refs: Sequence[str | Dataset],
-    ref: str,
+    name: str,
     *,
     fields: Sequence[str] | None = None,
     column: str = COLUMN,
@@ -99,12 +99,12 @@ def plan_merge(
     """Check whether datasets can be merged, and say what would be written. Parameters and errors: those of `merge`."""
     place = Home(settings.read(home).home)
     members, shares = _opened(refs, home), storage == "memmap"
-    return MergeJob(ids.parse(ref), members, fields, column, place, shares=shares, copy=copy).plan
+    return MergeJob(ids.parse(name), members, fields, column, place, shares=shares, copy=copy).plan
 
 
 def merge(
     refs: Sequence[str | Dataset],
-    ref: str,
+    name: str,
     *,
     fields: Sequence[str] | None = None,
     column: str = COLUMN,
@@ -126,7 +126,7 @@ def merge(
     ----------
     refs : sequence of str or Dataset
         Ids of datasets on this disk, or open ones, selections too.
-    ref : str
+    name : str
         Id of the result, such as ``local/all``.
     fields : sequence of str, optional
         Fields of the result. Without it, the members must have the same fields.
@@ -157,7 +157,7 @@ def merge(
     >>> ds.select(where='dataset == "local/monday"').num_episodes  # doctest: +SKIP
     40
     """
-    id, tell = ids.parse(ref), shown(progress)
+    id, tell = ids.parse(name), shown(progress)
     where = settings.read(home)
     place = Home(where.home)
     members = _opened(refs, home)

@@ -101,7 +101,7 @@ def download(
     exclude: str | Sequence[str] = (),
     split: str | None = None,
     episodes: str | None = None,
-    as_: str | None = None,
+    name: str | None = None,
     blocks: bool = False,
     sha256: str | None = None,
     reader: str | None = None,
@@ -147,7 +147,7 @@ def download(
     episodes : str, optional
         Only a range of episodes, or of those of the split: ``"0:100"``, as ``ID@episodes-0-100``. Only the files that
         hold them are fetched where the layout tells which those are.
-    as_ : str, optional
+    name : str, optional
         Id for a dataset at an address, such as ``local/NAME``; by default its own, if that is ``local/...``. An
         archive at URLs needs one.
     blocks : bool
@@ -192,7 +192,7 @@ def download(
         home,
         skip_bad,
         portion,
-        as_=as_,
+        name=name,
         blocks=blocks,
         sha256=sha256,
         reading=reading_options(reader, fields, episodes_by, last_step, rewards),
@@ -254,7 +254,7 @@ def reading_options(
     if reader is not None and not registry.is_reader(reader):
         raise InvalidArgument(
             f"{reader} is a file on this machine, which a dataset of a URL cannot name.",
-            hint=f"rlds import FILES --as local/NAME --reader {reader} reads files that were downloaded",
+            hint=f"rlds import FILES --name local/NAME --reader {reader} reads files that were downloaded",
         )
     keys: dict[str, str] = {}
     if fields:
@@ -271,9 +271,9 @@ def _pull(pushed: Pushed, progress: Progress) -> Path:
     from rlds_cli.places import Pull
 
     request, where = pushed.request, pushed.request.where
-    id = Pull(pushed.address, where, as_=request.as_).id()
+    id = Pull(pushed.address, where, name=request.name).id()
     with recorded(request, id, Home(where.home)):
-        pull = Pull(pushed.address, where, as_=str(id))
+        pull = Pull(pushed.address, where, name=str(id))
         return pull.run(force=request.force, blocks=request.blocks, progress=progress)
 
 
@@ -328,7 +328,7 @@ def _planned(what: Pushed | Here | ToMake, guess: bool, progress: Progress) -> D
         case Pushed():
             from rlds_cli.places import Pull
 
-            remote = Pull(what.address, where, as_=request.as_).look_up()
+            remote = Pull(what.address, where, name=request.name).look_up()
             if remote.here is not None:
                 return Delivery(str(remote.id), remote.here)
             return Delivery(str(remote.id), None, remote.files, remote.size, 0, 0, {"fetch": remote.files})

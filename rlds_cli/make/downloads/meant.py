@@ -70,9 +70,9 @@ def meant(request: DownloadRequest) -> Pushed | Here | ToMake:
         _check_options(request)
         _check_id(request)
         return Pushed(request=request, address=Address.parse(request.ref))
-    if request.as_ is not None:
+    if request.name is not None:
         raise InvalidArgument(
-            f"{request.ref} has its own id: only a dataset at an address takes another one ({request.as_}).",
+            f"{request.ref} has its own id: only a dataset at an address takes another one ({request.name}).",
             hint=f"rlds download {request.ref}",
         )
     if not request.force:
@@ -109,28 +109,28 @@ def _with_line(request: DownloadRequest) -> DownloadRequest:
             option = {"fields": "map", "format": "reader"}.get(given[0], given[0].replace("_", "-"))
             raise InvalidArgument(
                 f"The registry says how {request.ref} is read: --{option} is for an archive at a URL.",
-                hint=f"rlds download {request.ref}; rlds import FILES --as local/NAME reads files in another way",
+                hint=f"rlds download {request.ref}; rlds import FILES --name local/NAME reads files in another way",
             )
         return request
     path = settings.expanded(str(request.ref).removeprefix("file://"))
     if path.is_file() and path.name != "rlds.json":
         raise DatasetNotFound(
             f"{path} is a file on this machine: no dataset was pushed there.",
-            hint=f"rlds import {path} --as {request.as_ or 'local/NAME'}",
+            hint=f"rlds import {path} --name {request.name or 'local/NAME'}",
         )
     _check_id(request)
     from rlds_cli.make.downloads import urls
 
-    here = None if request.as_ is None else homes.path_of(ids.parse(request.as_), request.where)
+    here = None if request.name is None else homes.path_of(ids.parse(request.name), request.where)
     return urls.as_archive(request, request.where, here=here) or request
 
 
 def _check_id(request: DownloadRequest) -> None:
     """Refuse an id for an address that the registry may use."""
-    if request.as_ is not None and ids.parse(request.as_).family != ids.LOCAL:
+    if request.name is not None and ids.parse(request.name).family != ids.LOCAL:
         raise InvalidId(
-            f"A dataset at an address cannot become {request.as_}: such ids are the registry's. Nothing was written.",
-            hint=f"--as {ids.LOCAL}/NAME",
+            f"A dataset at an address cannot become {request.name}: such ids are the registry's. Nothing was written.",
+            hint=f"--name {ids.LOCAL}/NAME",
         )
 
 
@@ -183,7 +183,7 @@ def _registered(request: DownloadRequest, where: Settings) -> tuple[DatasetId, E
             hint=subset.command(id),
         )
     if not entry.files and not entry.tree:
-        raise DownloadFailed(f"No source is known for {id}.", hint=f"rlds import PATH --as {id}")
+        raise DownloadFailed(f"No source is known for {id}.", hint=f"rlds import PATH --name {id}")
     if entry.status == "closed" and request.source is None and not where.mirrors and not request.files:
         raise DownloadFailed(
             f"The source of {id} is closed: {entry.notes or entry.host}.",

@@ -52,7 +52,7 @@ class DownloadRequest:
     pinned: tuple[File, ...] = ()  # files of a lock, to be found in a listing
     revision: str | None = None  # of the repository to list
     withheld: Withheld = ""  # where ``source`` had credentials that were not written down
-    as_: str | None = None  # id for a dataset that was pushed to the address ``ref``
+    name: str | None = None  # id for a dataset that was pushed to the address ``ref``
     blocks: bool = False  # go on with the blocks of a remote dataset
     sha256: str | None = None  # of the archive at the URL ``ref``
     # How the archive at a URL is read: format, fields, episodes_by, last_step, rewards.
@@ -108,7 +108,7 @@ def recorded(request: DownloadRequest, id: DatasetId, place: Home) -> Iterator[N
 def credentials_asked(request: DownloadRequest) -> Iterator[None]:
     """Add a hint to the errors of a resumed download whose credentials were not written down."""
     source = request.source or request.url or ""
-    how = "--from ADDRESS" if request.source or request.line is None else f"ADDRESS --as {request.ref}"
+    how = "--from ADDRESS" if request.source or request.line is None else f"ADDRESS --name {request.ref}"
     hint = f"rlds download {request.ref} {how}, with the whole address, resumes it; so does ~/.netrc"
     hint = hint.replace(f"{request.ref} ADDRESS", "ADDRESS")
     if request.withheld == "query":
@@ -196,7 +196,7 @@ def _order(values: dict[str, Any]) -> DownloadRequest | None:
         request = _read(values)
     except (TypeError, ValueError, OverflowError, KeyError, AttributeError):
         return None
-    optional = (request.source, request.revision, request.as_, request.sha256, request.url)
+    optional = (request.source, request.revision, request.name, request.sha256, request.url)
     texts = (request.ref, request.storage, request.frames, *(text or "" for text in optional))
     flags = (request.force, request.keep_archive, request.skip_bad, request.blocks)
     urls = [*request.also, *(u for f in (*request.files, *request.pinned) for u in (f.path, *f.urls))]

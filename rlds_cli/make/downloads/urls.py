@@ -1,4 +1,4 @@
-"""Archives at URLs: ``rlds download https://HOST/run.hdf5 --as local/run``.
+"""Archives at URLs: ``rlds download https://HOST/run.hdf5 --name local/run``.
 
 A URL may also be the address of a dataset that was pushed. Its content decides: an address has an index, an archive
 is a file. The request for an archive gets the line that a registry would have for it, and is then served as all others.
@@ -97,7 +97,7 @@ def check_same(request: DownloadRequest, here: Path) -> None:
     given = [visible.shown(u) for u in (str(request.url), *request.also)]
     id, asked_for = str(line.get("id")), " and ".join(given)
     before = m.options.get("entry")
-    again = f"--force replaces {id}; --as local/NAME gives the new one another name"
+    again = f"--force replaces {id}; --name local/NAME gives the new one another name"
     if not isinstance(before, Mapping):
         raise NameTaken(f"{id} exists, and was not made of {asked_for}.", hint=again)
     if not _is_made_of(before, given):
@@ -139,7 +139,7 @@ def _has_index(url: str, request: DownloadRequest, where: Settings) -> bool:
         return False
     policy = RetryPolicy(attempts=1, connect=5.0, read=10.0, idle=15.0) if is_file else None
     try:
-        Pull(address, where, as_=request.as_, policy=policy).id()
+        Pull(address, where, name=request.name, policy=policy).id()
     except DatasetNotFound:
         return False
     except InvalidId:  # of the dataset: it has an index
@@ -162,11 +162,11 @@ def _described(request: DownloadRequest, here: Path | None) -> Mapping[str, Any]
 
 
 def _check_has_id(request: DownloadRequest) -> None:
-    if request.as_ is None:
+    if request.name is None:
         url = request.ref
         raise InvalidId(
             f"{visible.shown(url)} is an archive, and needs an id.",
-            hint=f"--as {_proposed(url)} (as_={_proposed(url)!r})",
+            hint=f"--name {_proposed(url)} (name={_proposed(url)!r})",
         )
 
 
@@ -223,7 +223,7 @@ def _of_several(request: DownloadRequest, where: Settings, made: Mapping[str, An
     _check_has_id(request)
     if request.sha256 is not None:
         raise InvalidArgument("--sha256 is the hash of one file, and several are requested.", hint="rlds lock pins all")
-    line = {"id": str(ids.parse(str(request.as_)))} | dict(request.reading)
+    line = {"id": str(ids.parse(str(request.name)))} | dict(request.reading)
     given = [visible.shown(u) for u in (request.ref, *request.also)]
     listed: tuple[RemoteFile, ...] = ()
     if made is not None and _is_made_of(made, given) and given == [request.ref, *request.also]:
@@ -232,7 +232,7 @@ def _of_several(request: DownloadRequest, where: Settings, made: Mapping[str, An
         by_url = _listed(request, where)
         line |= {"files": [_described_file(url, f) for url, f in by_url.items()]}
         listed = tuple(by_url.values())
-    return replace(request, ref=str(line["id"]), url=request.ref, as_=None, line=line, listed=listed)
+    return replace(request, ref=str(line["id"]), url=request.ref, name=None, line=line, listed=listed)
 
 
 def _described_file(url: str, file: RemoteFile) -> dict[str, Any]:
@@ -306,9 +306,9 @@ def _with_line(request: DownloadRequest) -> DownloadRequest:
     if sha256 is not None and not _SHA256.fullmatch(sha256.lower()):
         raise InvalidArgument(f"{sha256!r} is not a sha256.", hint="64 hexadecimal digits, as sha256sum prints them")
     names.safe(of_url(url))
-    id = str(ids.parse(str(request.as_)))
+    id = str(ids.parse(str(request.name)))
     line = {"id": id, "urls": [url]} | ({"sha256": sha256.lower()} if sha256 else {}) | dict(request.reading)
-    return replace(request, ref=id, url=url, as_=None, sha256=sha256 and sha256.lower(), line=line)
+    return replace(request, ref=id, url=url, name=None, sha256=sha256 and sha256.lower(), line=line)
 
 
 def _proposed(url: str) -> str:
@@ -335,6 +335,6 @@ def _check_page(url: str) -> None:
 def _repository(url: str, repo: str) -> InvalidArgument:
     return InvalidArgument(
         f"{visible.shown(url)} is a page about a repository.",
-        hint=f"a file of it: https://huggingface.co/datasets/{repo}/resolve/main/FILE --as local/NAME; a dataset that "
-        f"rlds pushed: hf://datasets/{repo}; a LeRobot dataset: lerobot/{repo.removeprefix('lerobot/')}",
+        hint=f"a file of it: https://huggingface.co/datasets/{repo}/resolve/main/FILE --name local/NAME; a dataset "
+        f"that rlds pushed: hf://datasets/{repo}; a LeRobot dataset: lerobot/{repo.removeprefix('lerobot/')}",
     )

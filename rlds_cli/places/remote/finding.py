@@ -65,7 +65,7 @@ def find(address: Address, where: Settings, connection: Connection, stats: Trans
         pushes = "" if address.scheme in ("http", "https") else f"; rlds push ID {address}, where it was copied from"
         raise DatasetNotFound(
             f"{address} is a copy of a dataset's files without an index: it can be downloaded, not read in place.",
-            hint=f"rlds download {address} --as local/NAME; rlds index {mounted}{pushes}",
+            hint=f"rlds download {address} --name local/NAME; rlds index {mounted}{pushes}",
         )
     for root in homes(where):
         with suppress(OSError, RldsError):

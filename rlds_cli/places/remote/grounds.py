@@ -27,7 +27,7 @@ def check_system() -> None:
     if _SET is None or sys.platform != "linux":
         raise RldsError(
             "Remote datasets are read on Linux only, whose locks and sparse files they need.",
-            hint="rlds download ADDRESS --as local/NAME",
+            hint="rlds download ADDRESS --name local/NAME",
         )
 
 

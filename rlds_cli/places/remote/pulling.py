@@ -69,14 +69,14 @@ class Pull:
 
     Parameters
     ----------
-    as_ : str, optional
+    name : str, optional
         Id of the dataset here; by default its own, if that is ``local/...``.
     """
 
     def __init__(
-        self, address: Address, where: Settings, *, as_: str | None = None, policy: RetryPolicy | None = None
+        self, address: Address, where: Settings, *, name: str | None = None, policy: RetryPolicy | None = None
     ) -> None:
-        self.address, self.where, self.as_, self._policy = address, where, as_, policy
+        self.address, self.where, self.name, self._policy = address, where, name, policy
 
     def id(self) -> DatasetId:
         """Return the id that the dataset gets here; raises as `run`, and writes nothing."""
@@ -119,7 +119,7 @@ class Pull:
         NameTaken
             The id exists with other content, or is being written.
         InvalidId
-            The dataset has an id of the registry, and ``as_`` is not given.
+            The dataset has an id of the registry, and ``name`` is not given.
         DownloadFailed, WrongHash, DamagedDataset, NoSpace
             Nothing is published; the same call continues from what has arrived.
         """
@@ -154,11 +154,11 @@ class Pull:
         return target
 
     def _id_of(self, index: Index | Plain) -> DatasetId:
-        id = ids.parse(self.as_ or index.id)
-        if self.as_ is None and id.family != ids.LOCAL:
+        id = ids.parse(self.name or index.id)
+        if self.name is None and id.family != ids.LOCAL:
             raise InvalidId(
                 f"{self.address} holds {index.id}, and only the registry says what that is. Nothing was written.",
-                hint=f"--as local/NAME (as_='local/NAME'), such as local/{id.name.rpartition('/')[2]}",
+                hint=f"--name local/NAME (name='local/NAME'), such as local/{id.name.rpartition('/')[2]}",
             )
         return id
 
@@ -203,7 +203,7 @@ def _check_replaceable(
 ) -> None:
     """Raise NameTaken unless a dataset may be replaced: an earlier version of the copy, or, without tags, by force."""
     if not here.is_relative_to(place.root):
-        raise NameTaken(f"{id} is in {here}, another home, with other content.", hint="another name: --as local/NAME")
+        raise NameTaken(f"{id} is in {here}, another home, with other content.", hint="another name: --name local/NAME")
     if force:
         with suppress(DamagedDataset):  # its manifest: it is fetched again
             if Manifest.read(here).fingerprint != index.fingerprint:
@@ -217,7 +217,7 @@ def _check_replaceable(
                 return
     raise NameTaken(
         f"{id} exists with other content than {address} has.",
-        hint=f"another name (--as local/NAME); or --force (force=True) replaces {id}",
+        hint=f"another name (--name local/NAME); or --force (force=True) replaces {id}",
     )
 
 

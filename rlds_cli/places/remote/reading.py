@@ -236,7 +236,7 @@ def _instead(address: str) -> str:
     pushes = "" if address.startswith("http") else f"rlds push ID {address} pushes one; "
     remote = "://" in address and not address.startswith("file:")
     files = f"rlds download '{address.rstrip('/')}/*'" if remote else "rlds import PATH"
-    return f"{known}{pushes}{files} --as local/NAME takes files of others"
+    return f"{known}{pushes}{files} --name local/NAME takes files of others"
 
 
 def group_hashes(index: Index, hashes: bytes | memoryview) -> GroupHashes:

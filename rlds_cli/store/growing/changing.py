@@ -159,7 +159,7 @@ class ChangedByLog(Table):
             ref = f"{self.manifest.id}#v{self.version}"
             raise InvalidArgument(
                 f"{ref} cannot be restored: {plural(gone or len(found), 'episode')} of it left since, or continued.",
-                hint=f"rlds select {ref} --as NAME makes a dataset of them, as long as that version can be opened",
+                hint=f"rlds select {ref} --name NAME makes a dataset of them, as long as that version can be opened",
             )
         return other
 

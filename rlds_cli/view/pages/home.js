@@ -64,7 +64,7 @@ export async function home(main, parts, query) {
     count.textContent = found.length === datasets.length ? plural(found.length, "dataset") : `${found.length.toLocaleString("en")} of ${plural(datasets.length, "dataset")}`;
     if (!stay) shown = AT_ONCE;
     const wanted = found.slice(0, shown).map(item);
-    if (!found.length) wanted.push(h("li.soft.hm-none", {}, datasets.length ? "No dataset is like this." : "No datasets are here yet. ", datasets.length ? "" : h("code", {}, "rlds import FILES --as local/NAME")));
+    if (!found.length) wanted.push(h("li.soft.hm-none", {}, datasets.length ? "No dataset is like this." : "No datasets are here yet. ", datasets.length ? "" : h("code", {}, "rlds import FILES --name local/NAME")));
     for (const old of [...list.children]) if (!wanted.includes(old)) old.remove();
     wanted.forEach((element, k) => element !== list.children[k] && list.insertBefore(element, list.children[k] ?? null));
   }

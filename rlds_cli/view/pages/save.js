@@ -61,7 +61,7 @@ function saving(plan, key, take) {
   const go = h("button.dc-start", { type: "submit" }, "Save");
   const said = h("div");
   function tell() {
-    line.textContent = [plan.command, name.value.trim() ? `--as ${name.value.trim()}` : must ? "--as NAME" : ""].filter(Boolean).join(" ");
+    line.textContent = [plan.command, name.value.trim() ? `--name ${name.value.trim()}` : must ? "--name NAME" : ""].filter(Boolean).join(" ");
     go.disabled = Boolean(plan.num_clashes) || (must && !name.value.trim());
   }
   const form = h("form", { submit: async (e) => {

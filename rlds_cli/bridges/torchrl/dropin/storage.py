@@ -51,7 +51,7 @@ class ReferenceCheckpointer(TensorStorageCheckpointer):  # type: ignore[misc]  #
         if not file.is_file():
             raise OtherDataset(
                 f"{path} holds the rows of a buffer, and the storage is the dataset {storage.reference['id']}.",
-                hint=f"rlds import {Path(path).parent} --as local/NAME makes a dataset of such a dump",
+                hint=f"rlds import {Path(path).parent} --name local/NAME makes a dataset of such a dump",
             )
         storage.check(json.loads(file.read_text()), path)
 
