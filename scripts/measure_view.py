@@ -1,7 +1,7 @@
 """Measure the viewer in Chromium: ``python scripts/measure_view.py [PART...] [--minutes 20]``; prints a table.
 
 start     from the command to the first painted page: of a dataset, and of a home of 1,000 datasets
-lists     `rlds list --here` and `rlds du` of that home: seconds of the processor
+lists     `rlds list --local` and `rlds du` of that home: seconds of the processor
 table     a filter and an order of 1,000,000 episodes, until the page shows them: of numbers, and of texts
 curves    an episode of 1,000,000 steps and 16 fields, of a dataset of 1e9 steps, until it is drawn; the server's memory
 video     a seek in a stored video, and one frame on
@@ -210,7 +210,7 @@ def start() -> Figures:
 def lists() -> Figures:
     """Measure the commands that list a home."""
     home = thousand()
-    for words in (("list", "--here"), ("du",)):
+    for words in (("list", "--local"), ("du",)):
         cost = statistics.median(processor(*words, "--home", str(home)) for _ in range(3))
         yield Figure(what=f"rlds {' '.join(words)} of 1,000 datasets, processor", value=cost, most=1.0, unit="s")
 

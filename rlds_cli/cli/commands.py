@@ -102,7 +102,7 @@ _INSTEAD = {
     "disk size": "rlds du shows what takes the space",
     "fetch get install pull": "rlds download ID downloads a dataset",
     "filter query split subset trim": "rlds select ID --where EXPR --name NAME makes a dataset of some episodes",
-    "find ls search": "rlds list WORDS finds datasets, rlds list --here those on this disk",
+    "find ls search": "rlds list WORDS finds datasets, rlds list --local those on this disk",
     "freeze": "rlds lock ID prints all that makes a dataset again",
     "history versions": "rlds log ID shows the versions of a dataset",
     "ingest load read": "rlds import FILES --name local/NAME makes a dataset of files",

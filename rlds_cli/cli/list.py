@@ -24,8 +24,8 @@ def list_(
     family: Annotated[
         str | None, typer.Option("--family", "-f", help="List only this family.", show_default=False)
     ] = None,
-    here: Annotated[
-        bool, typer.Option("--here", help="List datasets on this disk with their steps, episodes and bytes.")
+    local: Annotated[
+        bool, typer.Option("--local", help="List datasets on this disk with their steps, episodes and bytes.")
     ] = False,
     all_: Annotated[bool, typer.Option("--all", help="Also list datasets whose source is closed.")] = False,
     home: options.Home = None,
@@ -38,19 +38,19 @@ def list_(
     Example: rlds list hopper medium
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    if not (query or family or here or all_):
+    if not (query or family or local or all_):
         found = look.overview(home)
         out.result(found, _families(found))
         return _tell_problems()
-    if query and len(query) == 1 and refs.is_address(query[0]) and not (family or here or all_):
+    if query and len(query) == 1 and refs.is_address(query[0]) and not (family or local or all_):
         return _show_address(query[0], home)
     words = " ".join(query or ())
-    rows = look.listing(words, family=family, local=here, closed=all_, home=home)
-    out.result(rows, _contents(rows) if here else _rows(rows))
+    rows = look.listing(words, family=family, local=local, closed=all_, home=home)
+    out.result(rows, _contents(rows) if local else _rows(rows))
     for content in (c for r in rows for c in r.contents if c.steps is None):
         out.note(f"{content.id} cannot be read: rlds info {content.id} says why")
     if not rows:
-        out.note(_nothing(words, family, here=here))
+        out.note(_nothing(words, family, local=local))
     return _tell_problems()
 
 
@@ -140,9 +140,9 @@ def _note(r: Row) -> str:
     return f"{r.status}{f', see {r.replaced_by}' if r.replaced_by else ''}"
 
 
-def _nothing(words: str, family: str | None, *, here: bool) -> str:
+def _nothing(words: str, family: str | None, *, local: bool) -> str:
     what = " ".join(p for p in (f'"{words}"' if words else "", f"in {family}" if family else "") if p)
-    if here:
-        return f"nothing here{f' matches {what}' if what else ''}; omit --here to list datasets to download"
+    if local:
+        return f"nothing here{f' matches {what}' if what else ''}; omit --local to list datasets to download"
     near = look.nearest(words)
     return f"nothing matches {what}" + (f"; did you mean {', '.join(near)}?" if near else "; rlds list shows families")

@@ -41,7 +41,7 @@ def locate(ref: str | os.PathLike[str], where: Settings) -> Path:
         there = "is not a dataset (no zarr.json there)" if path.exists() else "does not exist"
         raise DatasetNotFound(
             f"{path} {there}.",
-            hint=pushed if (path / "rlds.json").exists() else "rlds list --here shows the datasets on this disk",
+            hint=pushed if (path / "rlds.json").exists() else "rlds list --local shows the datasets on this disk",
         )
     id = meant(str(ref), where)
     found = path_of(id, where)
@@ -277,7 +277,7 @@ def _matching(pattern: str, where: Settings) -> list[Path]:
     found = [path for id, path in _all(where) if any(fnmatchcase(n, pattern.lower()) for n in _names(id))]
     if not found:
         homes = " nor in ".join(str(h) for h in where.homes)
-        raise DatasetNotFound(f'Nothing in {homes} matches "{pattern}".', hint="rlds list --here lists datasets")
+        raise DatasetNotFound(f'Nothing in {homes} matches "{pattern}".', hint="rlds list --local lists datasets")
     return found
 
 

@@ -66,7 +66,7 @@ def plan_removal(refs: Iterable[str], *, home: StrPath | None = None) -> tuple[R
             why="a dataset is removed with all its versions (rlds compact removes earlier ones)",
         )
     except DatasetNotFound as e:
-        raise DatasetNotFound(e.message, hint="rlds list --here shows what is on this disk") from None
+        raise DatasetNotFound(e.message, hint="rlds list --local shows what is on this disk") from None
     for path in paths:
         if not path.is_relative_to(own / "datasets"):
             raise NoPermission(

@@ -22,7 +22,7 @@ COMMANDS = (
     ("info",),
     ("preprocess", "--fn", "scale_reward", "--arg", "scale=2", "--force"),
     ("du",),
-    ("list", "--here"),
+    ("list", "--local"),
     ("gc", "--yes"),
 )
 
@@ -148,7 +148,7 @@ def documents_that_are_no_manifest(scene: Scene) -> None:
         "NaN",
     ):
         (scene.dataset / "zarr.json").write_text(text)
-        for words in (("inspect", scene.dataset), ("verify", "sample/pendulum-d4rl"), ("list", "--here"), ("du",)):
+        for words in (("inspect", scene.dataset), ("verify", "sample/pendulum-d4rl"), ("list", "--local"), ("du",)):
             scene.run(*words)
 
 
@@ -262,7 +262,7 @@ def directories_in_directories(scene: Scene) -> None:
         os.close(descriptor)
         descriptor = below
     os.close(descriptor)
-    for words in (("inspect", scene.dataset), ("verify", scene.dataset), ("list", "--here"), ("du",)):
+    for words in (("inspect", scene.dataset), ("verify", scene.dataset), ("list", "--local"), ("du",)):
         scene.run(*words)
     subprocess.run(["rm", "-rf", scene.dataset], check=True)
 

@@ -101,7 +101,7 @@ def what_gc_does_not_know(scene: Scene) -> None:
     other = scene.home / "archives" / "my-files"
     other.mkdir()
     (other / "data.bin").write_bytes(b"mine")
-    for words in (("gc", "--yes"), ("gc", "--archives", "--yes"), ("du",), ("list", "--here"), ("verify", "--all")):
+    for words in (("gc", "--yes"), ("gc", "--archives", "--yes"), ("du",), ("list", "--local"), ("verify", "--all")):
         scene.run(*words)
     scene.run("rm", "sample/*", "--yes")
     scene.run("gc", "--archives", "--yes")

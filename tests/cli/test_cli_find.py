@@ -128,7 +128,7 @@ def test_rows_say_what_is_here(rlds):
     rows = {line.split()[0]: line.split()[4:] for line in rlds("list", "pen-human")[1].splitlines()}
     assert rows["d4rl/pen-human-v1"] == ["yes,", "@norm"]
     assert rows["d4rl/pen-human-v0"][0] == "@raw"
-    here = [r["id"] for r in json.loads(rlds("list", "--here", "--json")[1])]
+    here = [r["id"] for r in json.loads(rlds("list", "--local", "--json")[1])]
     assert here == ["d4rl/pen-human-v0", "d4rl/pen-human-v1", "local/press"]
     assert [line.split()[0] for line in rlds("list", "-f", "local")[1].splitlines()] == ["ID", "local/press"]
 
@@ -140,18 +140,18 @@ def test_what_is_here_with_its_size(rlds, home):
     rlds_cli.create("local/press", [episode()])
     (home / "datasets/local/press/zarr.json").chmod(0o644)
     (home / "datasets/local/press/zarr.json").write_text("{")
-    lines = [line.split() for line in rlds("list", "--here")[1].splitlines()]
+    lines = [line.split() for line in rlds("list", "--local")[1].splitlines()]
     assert lines[0] == ["ID", "STEPS", "EPISODES", "DISK"]
     assert [line[:3] for line in lines[1:]] == [
         ["d4rl/pen-human-v1", "1,500", "2"],
         ["d4rl/pen-human-v1@norm", "3", "1"],
         ["local/press", "?", "?"],
     ]
-    found = json.loads(rlds("list", "--here", "pen", "--json")[1])[0]["contents"][0]
+    found = json.loads(rlds("list", "--local", "pen", "--json")[1])[0]["contents"][0]
     blocks = sum(p.stat().st_blocks for p in (home / "datasets/d4rl/pen-human-v1").rglob("*") if p.is_file())
     assert (found["id"], found["steps"], found["episodes"]) == ("d4rl/pen-human-v1", 1500, 2)
     assert found["bytes_on_disk"] == 512 * blocks
-    assert rlds("list", "--here", "nothing")[1] == ""
+    assert rlds("list", "--local", "nothing")[1] == ""
 
 
 def test_one_family(rlds):
@@ -173,8 +173,8 @@ def test_all_is_every_dataset(rlds):
     [
         (["zzzz"], 'nothing matches "zzzz"; rlds list shows families'),
         (["hoper-medium"], "did you mean d4rl/hopper-medium-v2"),
-        (["--here"], "nothing here; omit --here to list datasets to download"),
-        (["--here", "hopper"], 'nothing here matches "hopper"'),
+        (["--local"], "nothing here; omit --local to list datasets to download"),
+        (["--local", "hopper"], 'nothing here matches "hopper"'),
         (["--family", "local"], "nothing matches in local"),
     ],
 )
@@ -460,7 +460,7 @@ def test_nothing_heavy_is_imported():
     commands = [
         "list",
         "list hopper medium",
-        "list --here",
+        "list --local",
         "info d4rl/hopper-medium-v2",
         "info local/press",
         "info local/press --fingerprint",

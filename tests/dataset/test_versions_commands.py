@@ -344,10 +344,10 @@ def test_an_open_version_that_compact_removes(arm: Dataset) -> None:
 
 
 def test_tags_are_shown_beside_their_versions(arm: Dataset) -> None:
-    assert "TAGS" not in run("list", "--here")
+    assert "TAGS" not in run("list", "--local")
     arm.tag("icra")
     arm.label(quality="bad").tag("paper")
-    assert "icra (v1), paper (v2)" in run("list", "--here")
+    assert "icra (v1), paper (v2)" in run("list", "--local")
     assert [line.split()[:2] for line in run("log", "local/arm").splitlines()] == [["v2", "[paper]"], ["v1", "[icra]"]]
     assert run("inspect", "local/arm").startswith("local/arm#v2 [paper] ")
     assert run("inspect", "local/arm#v1").startswith("local/arm#v1 [icra] ")

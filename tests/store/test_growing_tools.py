@@ -147,7 +147,7 @@ def test_commands_run_on_a_growing_dataset_with_gaps(tmp_path, monkeypatch):
     run = CliRunner().invoke
     calls = (
         ["inspect", "local/run"], ["inspect", "local/run", "--stats"], ["inspect", "local/run", "--episode", "3"],
-        ["check", "local/run"], ["verify", "local/run"], ["list", "local", "--here"], ["info", "local/run"], ["du"],
+        ["check", "local/run"], ["verify", "local/run"], ["list", "local", "--local"], ["info", "local/run"], ["du"],
         ["path", "local/run"], ["gc", "--dry-run"], ["rm", "local/run", "--dry-run"],
         ["inspect", "local/run", "--html", str(tmp_path / "a.html")],
         ["inspect", "local/run", "--plot", "observation", "--episode", "2", "-o", str(tmp_path / "a.svg")],

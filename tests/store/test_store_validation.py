@@ -286,7 +286,7 @@ def test_a_chunk_that_would_decode_to_more(samples: dict[str, Path], tmp_path: P
 def test_others_are_listed_beside_a_damaged_one(home: Path) -> None:
     good = manifest_mutants.sample(home)
     edit(manifest_mutants.copied(good, good.with_name("bad")), set_count(rows=2**60))
-    listed = run_rlds("list", "--here")
+    listed = run_rlds("list", "--local")
     assert listed.returncode == 0
     assert b"local/sample     10         3" in listed.stdout
     assert b"local/bad cannot be read: rlds info local/bad says why" in listed.stderr

@@ -93,7 +93,7 @@ class HomeContents:
             path = None
         if path is None:
             raise DatasetNotFound(
-                f"{name} is not in this home.", hint="rlds list --here shows the datasets on this disk"
+                f"{name} is not in this home.", hint="rlds list --local shows the datasets on this disk"
             )
         return path
 

@@ -135,7 +135,7 @@ def _commands(directory: Path) -> list[tuple[tuple[str, ...], list[str]]]:
     lines = [
         ["list"],
         ["list", "hopper", "medium"],
-        ["list", "--here"],
+        ["list", "--local"],
         ["info", "d4rl/hopper-medium-v2"],
         ["info", known, "--fingerprint"],
         ["info", "d4rl/hopper-medium-v2", "--cite"],
