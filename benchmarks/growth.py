@@ -7,7 +7,7 @@ steps      1e4 to 1e9 steps in 100 episodes: opening and the first batch, a batc
 episodes   1e2 to 1e7 episodes of ten steps: the same
 fields     1 to 256 fields of four numbers: opening and the first batch, a batch
 ranks      1 to 64 ranks: the same of one rank
-home       1 to 1,000 datasets in a home: `rlds list --here`
+home       1 to 1,000 datasets in a home: `rlds list --local`
 
 Each point is the median of three processes. Files are holes, which read as zeros. The last column says by how much the
 cost grew for ten times the work: 1 where it does not depend on it, 10 where it is proportional. Results go to
@@ -106,18 +106,18 @@ def ranks(n: int) -> dict[str, float]:
 
 
 def home(n: int) -> dict[str, float]:
-    """Time `rlds list --here` of a home that holds copies of one dataset under ``n`` names."""
+    """Time `rlds list --local` of a home that holds copies of one dataset under ``n`` names."""
     import rlds_cli
 
     with tempfile.TemporaryDirectory() as directory:
         for k in range(n):
             one = {"observation": [[0.0], [1.0 + k]], "action": [[0.0]], "next": {"truncated": True}}
             rlds_cli.create(f"local/rig-{k:04}", [one], home=directory)
-        command = [sys.executable, "-m", "rlds_cli", "list", "--here", "--home", directory]
+        command = [sys.executable, "-m", "rlds_cli", "list", "--local", "--home", directory]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         start = busy()
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        return {"rlds list --here, s": busy() - start}
+        return {"rlds list --local, s": busy() - start}
 
 
 POINT: Mapping[str, Callable[[int], dict[str, float]]] = {

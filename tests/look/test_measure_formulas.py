@@ -252,7 +252,7 @@ def test_elements_that_keep_their_bits_among_others_stand_out(tmp_path: Path) ->
     walks[3, 10:18, 0] = walks[3, 10, 0]
     walks[8, :, 1] = 4  # which is a dead joint
     walks[11, 5:35, 2] = walks[11, 5, 2]  # longer than usual, of an element that rests anyway
-    ds = rlds_cli.create("local/arm", [{"observation": w, "action": w[:, :1]} for w in walks], cache_dir=tmp_path)
+    ds = rlds_cli.create("local/arm", [{"observation": w, "action": w[:, :1]} for w in walks], home=tmp_path)
     assert Measures(ds).elements("quality_frozen_element") == ["observation[0]", "observation[1]", "observation[2]"]
     of = found(ds, "motion")
     f = of["frozen-signal", "quality_frozen_element"]
@@ -271,7 +271,7 @@ def test_what_many_episodes_do_in_one_element_or_another_is_usual(tmp_path: Path
             for k in (2 * j, 2 * j + 1):
                 actions[k, 5:25, j] = 4
         episodes = [{"observation": np.cumsum(a, axis=0), "action": a} for a in actions]
-        ds = rlds_cli.create(f"local/arm{count}", episodes, cache_dir=tmp_path)
+        ds = rlds_cli.create(f"local/arm{count}", episodes, home=tmp_path)
         clipped = [f.episodes for (code, _), f in found(ds, "action").items() if code == "saturated-action"]
         assert clipped == ([] if count == 4 else [(0, 1)])
 
