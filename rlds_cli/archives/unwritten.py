@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rlds_cli.errors import ArchiveError
 from rlds_cli.ted import Note
-
-if TYPE_CHECKING:
-    import h5py
 
 _SHOWN = 4  # datasets in a note
 
 
 def notes(files: Iterable[tuple[str, Path]]) -> Sequence[Note]:
     """Make one note of the files, by name, with chunks that were never written; read no values."""
-    from rlds_cli.archives.formats.hdf5 import is_hdf5  # imports h5py, which other formats do not need
+    from rlds_cli.archives.formats.hdf5 import is_hdf5, known_contents  # h5py, which other formats do not need
     from rlds_cli.archives.formats.zarr_stores import contents_of, is_zarr
 
     found: list[tuple[str, int]] = []
@@ -26,7 +21,9 @@ def notes(files: Iterable[tuple[str, Path]]) -> Sequence[Note]:
         if is_zarr(path):
             lacking = [(a.name, a.missing, a.chunks) for a in contents_of(path).arrays.values() if a.missing]
         else:
-            lacking = [*_unwritten(path)] if is_hdf5(path) else []
+            known = known_contents(path)
+            is_written = known.is_written if known is not None else not is_hdf5(path)
+            lacking = [] if is_written else [*_unwritten(path)]
         found += [(f"{name} ({missing:,} of {total:,} chunks) of {file}", missing) for name, missing, total in lacking]
     if not found:
         return ()
@@ -40,7 +37,7 @@ def _unwritten(path: Path) -> Iterator[tuple[str, int, int]]:
     """Name, chunks that were never written, and all chunks of each dataset; contiguous data count as one chunk."""
     import h5py
 
-    from rlds_cli.archives.formats.hdf5 import open_file
+    from rlds_cli.archives.formats.hdf5 import missing_chunks, open_file
 
     names: list[bytes] = []
 
@@ -53,25 +50,7 @@ def _unwritten(path: Path) -> Iterator[tuple[str, int, int]]:
             # Links out of the file are not followed; h5py's own objects would take as long as reading.
             h5py.h5o.visit(f.id, collect, info=True)
             for name in names:
-                if (missing := _missing(h5py.h5d.open(f.id, name))) is not None:
+                if (missing := missing_chunks(h5py.h5d.open(f.id, name))) is not None:
                     yield name.decode(errors="replace"), *missing
     except ArchiveError:
         return  # left out with --skip-bad, or refused in the reader's own words
-
-
-def _missing(d: h5py.h5d.DatasetID) -> tuple[int, int] | None:
-    import h5py
-
-    shape = d.shape
-    if shape is None or 0 in shape:
-        return None
-    plist = d.get_create_plist()
-    layout = plist.get_layout()
-    if layout == h5py.h5d.CHUNKED:
-        total = math.prod(-(-n // c) for n, c in zip(shape, plist.get_chunk(), strict=True))
-        there = d.get_num_chunks()
-    elif layout == h5py.h5d.CONTIGUOUS:
-        total, there = 1, int(d.get_storage_size() > 0)
-    else:
-        return None
-    return (total - there, total) if there < total else None

@@ -8,7 +8,7 @@ import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +45,26 @@ MOST_KNOWN, MOST_NAMES = 1 << 16, 1 << 20  # files, and names in all of them
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
-    """What a file holds, by path: datasets, groups without members, and attributes as ``PATH@NAME``."""
+class Layout:
+    """The shape and the dtype of a dataset; that of one without values, of no shape, is ()."""
 
-    datasets: tuple[str, ...]
-    empty: tuple[str, ...]
-    attributes: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+@dataclass(slots=True)
+class Contents:
+    """What a file holds, by path: datasets, groups without members, and attributes as ``PATH@NAME``.
+
+    ``described`` are the groups and datasets below the root that have attributes; ``is_written`` says that all chunks
+    were written.
+    """
+
+    datasets: dict[str, Layout] = field(default_factory=dict)
+    empty: list[str] = field(default_factory=list)
+    attributes: list[str] = field(default_factory=list)
+    described: list[str] = field(default_factory=list)
+    is_written: bool = True
 
     def __len__(self) -> int:
         return len(self.datasets) + len(self.empty) + len(self.attributes)
@@ -179,20 +193,23 @@ def _check(f: h5py.File, path: Path) -> Contents:
     known = path, disk.state(path)
     if known in _checked:
         return _checked[known]
-    seen: dict[str, list[str]] = {"datasets": [], "empty": [], "attributes": _paths("", f)}
+    found = Contents(attributes=_paths("", f))
     try:
         for name, item in walk(f):
-            seen["attributes"] += _paths(name, item)
+            name = sys.intern(name)
+            if attributes := _paths(name, item):
+                found.attributes += attributes
+                found.described.append(name)
             if isinstance(item, h5py.Dataset):
-                check_dataset(name, item, path)
-                seen["datasets"].append(name)
+                dtype = check_dataset(name, item, path)
+                found.datasets[name] = Layout(item.shape or (), _shared(dtype))
+                found.is_written = found.is_written and missing_chunks(item.id) is None
             elif not len(item):
-                seen["empty"].append(name)
+                found.empty.append(name)
     except ArchiveError:
         raise
     except (OSError, RuntimeError, KeyError, TypeError, ValueError, zlib.error) as e:
         raise CorruptArchive(f"{path.name} is damaged: {e}", hint=_hint(path)) from e
-    found = Contents(**{kind: tuple(map(sys.intern, names)) for kind, names in seen.items()})
     if len(_checked) >= MOST_KNOWN or _names + len(found) > MOST_NAMES:
         _checked.clear()
         _names = 0
@@ -202,22 +219,33 @@ def _check(f: h5py.File, path: Path) -> Contents:
 
 
 def _paths(name: str, item: h5py.Group | h5py.Dataset) -> list[str]:
-    return [f"{name}@{key}" for key in attribute_names(item)]
+    return [sys.intern(f"{name}@{key}") for key in attribute_names(item)]
 
 
-def contents(path: Path) -> Contents:
-    """List what a file holds, by its headers.
+def _shared(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return one object for all dtypes of numbers that are equal: there may be a million of them."""
+    return dtype if dtype.metadata or dtype.kind not in "biufc" else np.dtype(dtype.str)
+
+
+def known_contents(path: Path) -> Contents | None:
+    """Return what a file holds that was checked and has not changed; None for another one."""
+    return _checked.get((path, disk.state(path)))
+
+
+def contents(path: Path, f: h5py.File | None = None) -> Contents:
+    """List what a file holds, by its headers; ``f`` is the file if it is open.
 
     Raises
     ------
     CorruptArchive, UnsafeArchive, NoPermission
         As `open_file`.
     """
-    found = _checked.get((path, disk.state(path)))
-    if found is not None:
+    if (found := known_contents(path)) is not None:
         return found
-    with open_file(path, check=False) as f:
+    if f is not None:
         return _check(f, path)
+    with open_file(path, check=False) as opened:
+        return _check(opened, path)
 
 
 def walk(group: h5py.Group) -> Iterator[tuple[str, h5py.Group | h5py.Dataset]]:
@@ -294,8 +322,28 @@ def _file(item: h5py.Group) -> str:
     return Path(item.file.filename).name
 
 
-def check_dataset(name: str, d: h5py.Dataset, path: Path) -> None:
-    """Refuse a dataset that reads other files or claims more than its file can hold.
+def missing_chunks(d: h5py.h5d.DatasetID) -> tuple[int, int] | None:
+    """Return how many chunks of a dataset were never written, and how many it has; None if all of them were.
+
+    Contiguous data count as one chunk.
+    """
+    shape = d.shape
+    if shape is None or 0 in shape:
+        return None
+    plist = d.get_create_plist()
+    layout = plist.get_layout()
+    if layout == h5py.h5d.CHUNKED:
+        total = math.prod(-(-n // c) for n, c in zip(shape, plist.get_chunk(), strict=True))
+        there = d.get_num_chunks()
+    elif layout == h5py.h5d.CONTIGUOUS:
+        total, there = 1, int(d.get_storage_size() > 0)
+    else:
+        return None
+    return (total - there, total) if there < total else None
+
+
+def check_dataset(name: str, d: h5py.Dataset, path: Path) -> np.dtype[Any]:
+    """Return the dtype of a dataset; refuse one that reads other files or claims more than its file can hold.
 
     Raises
     ------
@@ -307,7 +355,7 @@ def check_dataset(name: str, d: h5py.Dataset, path: Path) -> None:
         It is compressed in a way that this HDF5 cannot undo.
     """
     try:
-        _ = d.dtype
+        dtype: np.dtype[Any] = d.dtype
     except (TypeError, ValueError) as e:
         raise CorruptArchive(
             f"{path.name}: {name} is of a type that NumPy cannot hold: {e}.",
@@ -329,6 +377,7 @@ def check_dataset(name: str, d: h5py.Dataset, path: Path) -> None:
                 f"{path.name}: {name} is compressed with HDF5 filter {code}, which is not installed.",
                 hint=f"h5repack -f GZIP=4 {path.name} repacked.h5, or set HDF5_PLUGIN_PATH to where the filter lies",
             )
+    return dtype
 
 
 def _check_virtual(name: str, d: h5py.Dataset, path: Path) -> None:
@@ -344,10 +393,10 @@ def _check_virtual(name: str, d: h5py.Dataset, path: Path) -> None:
 
 def _check_size(name: str, d: h5py.Dataset, path: Path, *, virtual: bool, counted: bool) -> None:
     shape, size = d.id.shape or (), d.id.get_type().get_size()
-    chunk = math.prod(d.chunks or (0,)) * size
     claimed = math.prod(max(n, 1) for n in shape) * size
     if claimed <= UNWRITTEN_BYTES:
         return
+    chunk = math.prod(d.chunks or (0,)) * size
     row = math.prod(shape[1:]) * size
     if row > MAX_ROW:
         raise _refused(f"{path.name}: {name} claims {list(shape)} {d.dtype}, of which a row has {row:,} bytes.")

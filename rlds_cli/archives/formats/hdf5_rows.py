@@ -61,8 +61,9 @@ class RowReader:
     def __init__(self, path: Path, datasets: Mapping[str, h5py.Dataset], *, as_bytes: Collection[str] = ()) -> None:
         self._path, self._as_bytes = path, as_bytes
         self._datasets = datasets
-        self._pool = ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1))
-        self._bands = {name: _Bands(d, self._pool) for name, d in datasets.items() if _is_deflated(d)}
+        deflated = {name: d for name, d in datasets.items() if _is_deflated(d)}
+        self._pool = ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1)) if deflated else None
+        self._bands = {name: _Bands(d, self._pool) for name, d in deflated.items()} if self._pool else {}
 
     def __enter__(self) -> RowReader:
         return self
@@ -70,7 +71,8 @@ class RowReader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
 
     def read(self, start: int, stop: int) -> dict[str, Array]:
         """Read rows ``start`` to ``stop`` of every dataset, forward only; later reads do not change the views.

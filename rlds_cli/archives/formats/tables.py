@@ -35,11 +35,10 @@ from rlds_cli.archives.formats.arrow_tables import ArrowFile, is_nan
 from rlds_cli.archives.formats.hdf5 import (
     attribute_names,
     attributes,
-    has_attributes,
+    contents,
     is_hdf5,
     open_file,
     plain,
-    walk,
     whole,
 )
 from rlds_cli.archives.formats.hdf5_rows import RowReader
@@ -549,15 +548,12 @@ def zarr_table(path: Path, store: ZarrStore) -> Table:
 
 def hdf5_table(path: Path, f: h5py.File) -> Table:
     """An open HDF5 file as a table."""
-    if tianshou.is_buffer(f):
+    found = contents(path, f)
+    if tianshou.is_buffer(f, found):
         return _ring_table(path, f)
-    columns, described = dict[str, TableColumn](), list[str]()
-    for name, item in walk(f):
-        if has_attributes(item):
-            described.append(name)
-        if isinstance(item, h5py.Dataset):
-            columns[name] = TableColumn(name, item.shape or (), item.dtype, path.name)
-    return _table(path, Hdf5(path, f, described), dict(sorted(columns.items())))
+    layouts = sorted(found.datasets.items(), key=lambda item: item[0])
+    columns = {name: TableColumn(name, of.shape, of.dtype, path.name) for name, of in layouts}
+    return _table(path, Hdf5(path, f, found.described), columns)
 
 
 def _ring_table(path: Path, f: h5py.File) -> Table:

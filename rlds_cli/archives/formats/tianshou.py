@@ -67,10 +67,10 @@ class Buffer:
         return sum(p.stop - p.start for p in self.pieces)
 
 
-def is_buffer(f: h5py.File) -> bool:
-    """Tell whether an HDF5 file is a replay buffer of tianshou."""
-    known = {"maxsize", "_size"} <= set(f.attrs) and isinstance(f.get(ROWS), h5py.Group)
-    return known and (any(key in f.attrs for key in NEXT) or all(key in f for key in RINGS))
+def is_buffer(f: h5py.File, found: Contents) -> bool:
+    """Tell whether an HDF5 file, which holds what was found, is a replay buffer of tianshou."""
+    known = {"@maxsize", "@_size"} <= set(found.attributes) and isinstance(f.get(ROWS), h5py.Group)
+    return known and (any(f"@{key}" in found.attributes for key in NEXT) or all(key in f for key in RINGS))
 
 
 def is_of_buffer(found: Contents) -> bool:

@@ -326,20 +326,27 @@ class Ends:
     end: int
 
 
-def read_ends(e: GroupEpisode, *, strict: bool) -> Ends:
-    """Read the flags of the steps, and how the episode ends.
+def end_keys(e: GroupEpisode) -> set[str]:
+    """Return the columns that say how an episode ends, or that there is more than one."""
+    what = e.meaning
+    told = (what.ids, *what.more, what.agents, what.steps, *what.counts, what.starts, what.lasts, e.done)
+    return {e.keys[n] for n in FLAGS if n in e.keys} | {k for k in told if k}
+
+
+def read_ends(e: GroupEpisode, *, strict: bool, read: Mapping[str, Array] | None = None) -> Ends:
+    """Read the flags of the steps, and how the episode ends; ``read`` are columns [T+1 or fewer] that were read.
 
     Raises
     ------
     UnknownLayout
         A flag, an id or a step shows that there is more than one episode.
     """
-    what = e.meaning
-    told = (what.ids, *what.more, what.agents, what.steps, *what.counts, what.starts, what.lasts, e.done)
-    keys = {e.keys[n] for n in FLAGS if n in e.keys} | {k for k in told if k}
+    keys, seen = end_keys(e), dict(read or {})
     single = {k for k in keys if not e.table[k].shape}
-    with e.table.rows(sorted(keys - single)) as rows:
-        seen = {**rows.read(0, e.length + 1), **{k: np.asarray(e.table.source.array(k)) for k in single}}
+    seen |= {k: np.asarray(e.table.source.array(k)) for k in single}
+    if rest := sorted(keys - seen.keys()):
+        with e.table.rows(rest) as rows:
+            seen |= rows.read(0, e.length + 1)
     if strict:
         _check_alone(e, seen)
     terminated, truncated = (_flag(e, name, seen, strict=strict) for name in FLAGS)

@@ -39,6 +39,7 @@ from rlds_cli.archives.plain.episode_groups import (
     MAX_METADATA,
     GroupEpisode,
     check_final,
+    end_keys,
     episodes_of,
     open_episodes,
     read_ends,
@@ -368,7 +369,8 @@ def _read_all(plan: Plan, part: Part) -> Iterator[EpisodeData]:
 def _read(e: GroupEpisode, schema: Mapping[str, Field], file: int, name: str, *, strict: bool) -> EpisodeData:
     """Read an episode of the file that the archive calls ``name``."""
     columns_of = {n: k for n, k in e.keys.items() if n not in FLAGS and n in schema}
-    with e.table.rows(sorted({*columns_of.values(), *e.next_keys.values()})) as rows:
+    of_ends = {key for key in end_keys(e) if e.table[key].shape}
+    with e.table.rows(sorted({*columns_of.values(), *e.next_keys.values(), *of_ends})) as rows:
         seen = rows.read(0, e.length + 1)
     columns: dict[str, Any] = {}
     for field_name, key in columns_of.items():
@@ -385,7 +387,7 @@ def _read(e: GroupEpisode, schema: Mapping[str, Field], file: int, name: str, *,
         if f.name not in columns and f.name not in FLAGS:
             count = observed if f.placement == "both" else e.length
             columns[f.name] = [None] * count if f.kind == "text" else nothing(f.shape, np.dtype(f.dtype), count)
-    ends = read_ends(e, strict=strict)
+    ends = read_ends(e, strict=strict, read=seen)
     columns |= dict(zip(FLAGS, (ends.terminated, ends.truncated), strict=True))
     extra = {name: scalar(e.table.source.array(key)) for name, key in e.once.items()}
     return EpisodeData(columns, e.length, ends.end, source=file, group=e.group, extra={**e.attributes, **extra})
