@@ -373,6 +373,7 @@ def test_pages_of_deciding_fit_and_have_names(browser: chromium.Browser, viewer:
             page.run(f"location.hash = {hash!r}")
             page.wait_for("document.querySelector('.dc-start, .cm .cv-card')")
         assert page.run("document.documentElement.scrollWidth") <= width
+        assert page.run("[...document.querySelectorAll('.dc-labels dd')].every(d => d.innerText.trim())")
         nodes = page.call("Accessibility.getFullAXTree")["nodes"]
         named = [(n["role"]["value"], n.get("name", {}).get("value", "")) for n in nodes if not n.get("ignored")]
         assert [role for role, name in named if role in roles and not name.strip()] == []
