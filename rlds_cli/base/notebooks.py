@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
 
-def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table with a title; all texts are escaped."""
-    cell = '<{0} style="text-align:left">{1}</{0}>'
-    top = "".join(cell.format("th", escape(h)) for h in head)
-    lines = ("".join(cell.format("td", escape(str(x))) for x in row) for row in rows)
+def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]], *, drawn: Collection[str] = ()) -> str:
+    """Return a table with a title; all texts are escaped. Columns ``drawn`` hold characters of one width."""
+    styles = ["text-align:left" + (";font-family:monospace;white-space:pre" if h in drawn else "") for h in head]
+    top = "".join(_cell("th", "text-align:left", h) for h in head)
+    lines = ("".join(_cell("td", style, x) for style, x in zip(styles, row, strict=True)) for row in rows)
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     return f"<div><b>{escape(title)}</b><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
+
+
+def _cell(kind: str, style: str, value: object) -> str:
+    return f'<{kind} style="{style}">{escape(str(value))}</{kind}>'

@@ -95,7 +95,7 @@ def test_notebooks_show_the_statistics_and_histograms_of_fields() -> None:
     assert [state[n] for n in ("placement", "dtype", "shape")] == ["both", "float64", "[1]"]
     assert [state[n] for n in ("mean", "min", "max")] == ["3.75", "0.00", "15.00"]  # of steps: 0, 0, 0 and 15
     assert state["std"] == "6.50"
-    assert state["histogram"] == "█" + "\u00a0" * 14 + "▃"  # two of eight are 15
+    assert state["histogram"] == "█" + " " * 14 + "▃"  # two of eight are 15
     assert shown["text"]["dtype"] == "text" and shown["text"]["mean"] == shown["text"]["histogram"] == ""
     assert _rows(rlds_cli.inspect(ds)._repr_html_()) == list(shown.values())
     one = ds.select(episodes=[0])

@@ -131,7 +131,9 @@ class Summary:
     def _repr_html_(self, title: str = "") -> str:
         """Return the fields with their statistics and histograms as a table, for notebooks."""
         size = f"{text.plural(self.counts.steps, 'step')}, {text.plural(self.counts.episodes, 'episode')}"
-        return notebooks.table(title or f"Summary of {self.id}: {size}", _HEAD, map(_cells, self.fields))
+        return notebooks.table(
+            title or f"Summary of {self.id}: {size}", _HEAD, map(_cells, self.fields), drawn=("histogram",)
+        )
 
 
 _HEAD = ("field", "placement", "dtype", "shape", "size", "mean", "std", "min", "max", "histogram")
@@ -141,7 +143,7 @@ def _cells(f: FieldSummary) -> list[str]:
     """Return a field as a row of the table in notebooks."""
     dtype = f.codec or ("text" if f.kind == "text" else f.dtype)
     known = [] if f.mean is None else [number(f.mean), number(f.std), number(f.min, f.dtype), number(f.max, f.dtype)]
-    chart = "" if f.histogram is None else sparkline(f.histogram.counts).replace(" ", "\u00a0")  # a table drops blanks
+    chart = "" if f.histogram is None else sparkline(f.histogram.counts)
     return [f.name, f.placement, dtype, shape(f.shape), text.size_of(f.bytes), *(known or [""] * 4), chart]
 
 
