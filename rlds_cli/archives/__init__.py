@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from rlds_cli.archives.openers import parquet as parquet
     from rlds_cli.archives.openers import zarr_stores as zarr_stores
     from rlds_cli.archives.openx.steps import tfds_fields as tfds_fields
-    from rlds_cli.archives.planning import answers as answers
     from rlds_cli.archives.plugins import ReaderName as ReaderName
     from rlds_cli.archives.readers import READERS as READERS
     from rlds_cli.archives.readers import Archive as Archive
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
     from rlds_cli.archives.readers import Replan as Replan
     from rlds_cli.archives.readers import every_file as every_file
     from rlds_cli.archives.readers import no_values as no_values
+    from rlds_cli.archives.recognised import answers as answers
 
 __all__ = [
     "Archive",
@@ -103,10 +103,10 @@ lazy(
         "lerobot.features": "lerobot_fields",
         "openers": "hdf5 parquet zarr_stores",
         "openx.steps": "tfds_fields",
-        "planning": "answers",
         "plugins": "ReaderName",
         "readers": (
             "READERS Archive ArchivedStep ArchivedValue EpisodeSummary Part Plan Reader Replan every_file no_values"
         ),
+        "recognised": "answers",
     },
 )

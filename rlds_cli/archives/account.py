@@ -17,15 +17,16 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rlds_cli.archives.formats import camera_files, inventory
-from rlds_cli.archives.formats.inventory import Item
-from rlds_cli.archives.formats.tables import made_of
 from rlds_cli.base.limits import MOST_ENTRIES
+from rlds_cli.base.media import media_files
 from rlds_cli.base.text import natural, plural
 from rlds_cli.errors import ReaderError
 from rlds_cli.ted import Note
+
+if TYPE_CHECKING:
+    from rlds_cli.archives.formats.inventory import Item
 
 FILE = "file"
 EPISODES, METADATA, SPLITS = "episodes", "metadata", "splits"  # what things are used as beside fields and columns
@@ -257,7 +258,7 @@ def notes_of_files(root: Path, left_out: Mapping[Path, str]) -> Iterator[Note]:
     groups: dict[tuple[str, str], list[str]] = defaultdict(list)
     for path, why in left_out.items():
         name = path.relative_to(root)
-        groups[name.parent.as_posix() if camera_files.is_image(path) else "", why].append(name.as_posix())
+        groups[name.parent.as_posix() if media_files.is_image(path) else "", why].append(name.as_posix())
     said = [_several(names, why) for (_, why), names in groups.items()]
     if said:
         text = "; ".join(said[:_SHOWN]) + (f"; and {len(said) - _SHOWN:,} more" if said[_SHOWN:] else "")
@@ -272,6 +273,8 @@ def _several(names: Sequence[str], why: str) -> str:
 
 def fates_of(fields: Mapping[str, str], there: Collection[str]) -> dict[str, Fate]:
     """Return the fates of columns, by the keys of fields; a derived key stands for what it is made of."""
+    from rlds_cli.archives.formats.tables import made_of  # opens files, which the asking side does not
+
     names: dict[str, list[str]] = {}
     for field, key in fields.items():
         for part in made_of(key, there):
@@ -290,6 +293,8 @@ def _order(e: Entry) -> tuple[bool, bool, str, Any]:
 
 def unread(item: Item) -> Fate:
     """Return the fate of a thing that a reader does not know."""
+    from rlds_cli.archives.formats import inventory  # opens files, which the asking side does not
+
     if item.use:
         return used_as(item.use)
     if item.kind == inventory.GROUP:

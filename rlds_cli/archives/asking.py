@@ -7,27 +7,26 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
-from rlds_cli.archives import planning
 from rlds_cli.archives.account import Entry
-from rlds_cli.archives.boundary import recognise
 from rlds_cli.archives.file_report import FileReport, Node
-from rlds_cli.archives.planning import ANSWERS, Recognised
 from rlds_cli.archives.readers import Archive, ArchivedStep, ArchivedValue, Plan, skipped_file
+from rlds_cli.archives.recognised import ANSWERS, Recognised
 from rlds_cli.base.files import child
 from rlds_cli.base.progress import Progress, silent
 from rlds_cli.errors import ArchiveError
 
-_DESCRIBING = "rlds_cli.archives.describing"  # imported by the other process alone
+# Imported by the other process alone, since they open files.
+_BOUNDARY, _PLANNING, _DESCRIBING = (f"rlds_cli.archives.{name}" for name in ("boundary", "planning", "describing"))
 
 
 def planner(*, id: str = "rlds", progress: Progress = silent) -> AbstractContextManager[None]:
     """Keep one process for all plans inside, see `child.reading`."""
-    return child.reading(planning.__name__, id=id, progress=progress)
+    return child.reading(_PLANNING, id=id, progress=progress)
 
 
 def is_recognised(files: Sequence[Path]) -> bool:
     """Return whether a reader recognises files, also where it cannot plan to read them."""
-    return child.ask(recognise, files, names=files) is not None
+    return child.ask(f"{_BOUNDARY}.recognise", files, names=files) is not None
 
 
 def plan_files(archive: Archive, format: str | None) -> Recognised:
@@ -37,7 +36,7 @@ def plan_files(archive: Archive, format: str | None) -> Recognised:
     """
     while True:
         try:
-            found: Recognised = child.ask(planning.plan, archive, format, names=archive.files, types=ANSWERS)
+            found: Recognised = child.ask(f"{_PLANNING}.plan", archive, format, names=archive.files, types=ANSWERS)
         except ArchiveError as e:
             rest = tuple(f for f in archive.files if str(f) != e.ended_at)
             if not archive.skip_bad or not rest or len(rest) == len(archive.files):
@@ -57,19 +56,21 @@ def _with_left_out(plan: Plan, given: Archive) -> Plan:
 
 def plan_again(reader: str, archive: Archive) -> Plan:
     """Plan to read an archive by a known reader."""
-    plan: Plan = child.ask(planning.plan_known, reader, archive, names=archive.files, types=ANSWERS)
+    plan: Plan = child.ask(f"{_PLANNING}.plan_known", reader, archive, names=archive.files, types=ANSWERS)
     return plan
 
 
 def account_of(plan: Plan, given: Archive) -> tuple[Entry, ...]:
     """Return the fate of all files that a user gave, and of all that they hold, see `planning.account_of`."""
-    entries: tuple[Entry, ...] = child.ask(planning.account_of, plan, given, names=given.files, types=ANSWERS)
+    entries: tuple[Entry, ...] = child.ask(f"{_PLANNING}.account_of", plan, given, names=given.files, types=ANSWERS)
     return entries
 
 
 def look_up(name: str, place: ArchivedStep, files: Sequence[Path]) -> list[ArchivedValue]:
     """Look up the values of one step; without ``name`` by the reader that recognises ``files``."""
-    values: list[ArchivedValue] = child.ask(planning.look_up, name, place, files, names=(place.file,), types=ANSWERS)
+    values: list[ArchivedValue] = child.ask(
+        f"{_PLANNING}.look_up", name, place, files, names=(place.file,), types=ANSWERS
+    )
     return values
 
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from rlds_cli.archives.account import Entry
-from rlds_cli.archives.formats import camera_files
-from rlds_cli.archives.formats.tables import is_flat
 from rlds_cli.base.files import json as documents
+from rlds_cli.base.media.media_files import is_media
 from rlds_cli.base.text import plural
 from rlds_cli.ted import Note
 
@@ -52,6 +51,8 @@ def holds_no_data(path: PurePath) -> bool:
 
 def is_description(path: Path) -> bool:
     """Return whether a file holds settings, a log or a description, and no rows."""
+    from rlds_cli.archives.formats.tables import is_flat  # opens files, which the asking side does not
+
     if path.suffix.lower() not in DESCRIPTIONS or is_flat(path):
         return False
     try:
@@ -62,7 +63,7 @@ def is_description(path: Path) -> bool:
 
 def is_beside(path: Path) -> bool:
     """Return whether a file holds settings, a log, a description, an image or a video, and no rows."""
-    return camera_files.is_media(path) or is_description(path)
+    return is_media(path) or is_description(path)
 
 
 @dataclass(frozen=True, slots=True)

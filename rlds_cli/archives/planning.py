@@ -1,6 +1,6 @@
 """Recognise the files of a user, plan to read them, and look values up: what is asked of a process that reads.
 
-The functions are called with `files.child.ask`, and their results consist of ``ANSWERS``.
+The functions are called with `files.child.ask`, and their results consist of `recognised.ANSWERS`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlds_cli.archives import episode_info
-from rlds_cli.archives.account import NOT_READ, UNTOLD, Account, Entry, Fate, left_out, sorted_entries, used_as
+from rlds_cli.archives.account import NOT_READ, UNTOLD, Account, Entry, left_out, sorted_entries, used_as
 from rlds_cli.archives.beside import is_beside, is_description
 from rlds_cli.archives.boundary import reader, recognise, recognise_most, without_bad_files
 from rlds_cli.archives.formats import git_lfs, unfit
@@ -23,37 +23,13 @@ from rlds_cli.archives.readers import (
     Archive,
     ArchivedStep,
     ArchivedValue,
-    EpisodeSummary,
-    InfoFile,
     Plan,
     skipped_file,
 )
+from rlds_cli.archives.recognised import Recognised
 from rlds_cli.base.files import bundles, child
 from rlds_cli.errors import ArchiveError, InvalidArgument, ReaderError, UnknownLayout
-from rlds_cli.ted import FLAGS, Field, Note, Part
-
-
-@dataclass(frozen=True, slots=True)
-class Recognised:
-    """A plan to read files: the reader's name, how it recognised them, and the archive without files left out."""
-
-    reader: str
-    how: str
-    archive: Archive
-    plan: Plan
-    account: tuple[Entry, ...]
-
-    @property
-    def rows(self) -> int | None:
-        """The number of rows, if it is known ahead."""
-        known = [p.rows for p in self.plan.parts]
-        return None if None in known else sum(r for r in known if r is not None)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Remarks on the files, and of the reader."""
-        told = (*self.archive.left_out, *self.plan.notes)
-        return tuple(n.text if n.where in n.text else f"{n.text} ({n.where})" for n in told)
+from rlds_cli.ted import FLAGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,25 +51,6 @@ class _Made:
 
 
 _last: list[_Made] = []  # the last plan of this process
-ANSWERS: tuple[type, ...] = (
-    Recognised,
-    Plan,
-    Archive,
-    InfoFile,
-    EpisodeSummary,
-    Field,
-    Note,
-    Part,
-    ArchivedValue,
-    Account,
-    Entry,
-    Fate,
-)
-
-
-def answers(*more: type) -> tuple[type, ...]:
-    """Return the types that results consist of, with those of a caller's own functions."""
-    return (*ANSWERS, *more)
 
 
 def plan(archive: Archive, format: str | None) -> Recognised:

@@ -6,7 +6,6 @@ from it. ``registry/environments.json`` lists replacements for environments that
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import warnings
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -104,15 +103,17 @@ def make_env(manifest: Manifest, fields: Sequence[Field], **kwargs: Any) -> gymn
 
 def _unmet(requirements: Any) -> Iterator[str]:
     """Say which requirements of an archive (``mujoco>=3.1``, as pip has them) the installed packages do not meet."""
+    from importlib.metadata import PackageNotFoundError, version  # slow to import
+
     from packaging.requirements import InvalidRequirement, Requirement
 
     for text in (r for r in ([requirements] if isinstance(requirements, str) else requirements or ())):
         try:
             wanted = Requirement(text)
-            there = importlib.metadata.version(wanted.name)
+            there = version(wanted.name)
         except (InvalidRequirement, TypeError):
             yield f"{text!r} of its requirements is not one that pip knows"
-        except importlib.metadata.PackageNotFoundError:
+        except PackageNotFoundError:
             yield f"its environment requires {text}, which is not installed"
         else:
             if not wanted.specifier.contains(there, prereleases=True):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -460,6 +459,8 @@ def read_mapping(path: StrPath) -> FieldMapping:
     >>> read_mapping("press.json")  # doctest: +SKIP
     FieldMapping(fields={'observation': 'state/q', 'action': 'cmd'}, episodes_by='field:trial', rewards=None)
     """
+    import tomllib  # slow to import, for files that few have
+
     file = Path(path)
     try:
         text = file.read_text(encoding="utf-8")

@@ -23,6 +23,7 @@ from server import Server
 
 import rlds_cli
 from rlds_cli.archives import Archive, planning
+from rlds_cli.archives.recognised import ANSWERS
 from rlds_cli.base.files import answers, child
 from rlds_cli.base.progress import Event
 from rlds_cli.errors import ArchiveError, CorruptArchive, Elsewhere, UnsafeArchive
@@ -193,7 +194,7 @@ def test_arrays_are_the_same_on_the_other_side(dtype: str) -> None:
 
 def test_a_plan_is_the_same_on_the_other_side(tmp_path: Path) -> None:
     archive = Archive(tmp_path, (table(tmp_path / "a.h5"),))
-    found = child.ask(planning.plan, archive, None, names=archive.files, types=planning.ANSWERS)
+    found = child.ask(planning.plan, archive, None, names=archive.files, types=ANSWERS)
     with child.here():
         assert str(child.ask(planning.plan, archive, None, names=archive.files)) == str(found)
 

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, UnidentifiedImageError
 
 from rlds_cli.archives.account import (
     EMPTY,
@@ -440,6 +439,8 @@ def header(data: bytes) -> FrameHeader | None:
     UnsafeArchive
         It claims more pixels than are decoded.
     """
+    from PIL import Image, UnidentifiedImageError  # slow to import, and this module recognises all files
+
     known = image_header.read(data)
     if known is not None and known.height * known.width > MAX_PIXELS:
         raise UnsafeArchive(f"An image of {known.height}x{known.width} is not decoded.")

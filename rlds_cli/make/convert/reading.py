@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rlds_cli.archives import Plan, Replan, answers, reader
+from rlds_cli import archives
+from rlds_cli.archives import Plan, Replan, answers
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.files import child
 from rlds_cli.base.progress import Stage
@@ -53,7 +54,9 @@ class ArchiveJob:
         """Read the rows of one part with the family's reader."""
         parts = (part,) if self.portion.episodes is None else self.plan.parts
         try:
-            chunks: Iterator[Chunk] = chain.from_iterable(reader(self.plan.reader).read(self.plan, p) for p in parts)
+            chunks: Iterator[Chunk] = chain.from_iterable(
+                archives.reader(self.plan.reader).read(self.plan, p) for p in parts
+            )
             chunks = trimmed(chunks, self.portion)
             if self.frames != "encoded":
                 chunks = decode_chunks(chunks, self.plan.schema, self.frames, self.plan.archive.root)
@@ -90,7 +93,7 @@ def named(plan: Plan) -> str:
 
 def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
     """Yield the values of an archive that are not per row."""
-    return reader(plan.reader).metadata(plan)
+    return archives.reader(plan.reader).metadata(plan)
 
 
 def never_written(plan: Plan) -> Sequence[Note]:
