@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from rlds_cli.archives import formats as formats
     from rlds_cli.base.media import mp4 as mp4
     from rlds_cli.bridges import dropins as interop  # noqa: F401
-    from rlds_cli.bridges import exports as exports
     from rlds_cli.bridges.exports.exporting import export as export
+    from rlds_cli.bridges.exports.exporting import plan_export as plan_export
     from rlds_cli.bridges.record import Record as Record
     from rlds_cli.dataset import Dataset as Dataset
     from rlds_cli.dataset import batch as batch
@@ -38,11 +38,9 @@ if TYPE_CHECKING:
     from rlds_cli.keep import verify as verify
     from rlds_cli.loader.loader import Loader as Loader
     from rlds_cli.look import check as check
-    from rlds_cli.look import checks as checks
     from rlds_cli.look import inspect as inspect
     from rlds_cli.look import measures as measures
     from rlds_cli.look import report as report
-    from rlds_cli.make import importing as importing
     from rlds_cli.make.convert.appending import append as append
     from rlds_cli.make.convert.cameras import Frames as Frames
     from rlds_cli.make.convert.cameras import Video as Video
@@ -87,6 +85,7 @@ __all__ = [
     "merge",
     "mirror",
     "open_dataset",
+    "plan_export",
     "push",
     "sync",
     "verify",
@@ -117,6 +116,7 @@ _HOMES = {
     "merge": "rlds_cli.make.convert.merging",
     "mirror": "rlds_cli.make",
     "open_dataset": "rlds_cli.dataset",
+    "plan_export": "rlds_cli.bridges.exports.exporting",
     "push": "rlds_cli.share",
     "sync": "rlds_cli.keep",
     "verify": "rlds_cli.keep",

@@ -15,11 +15,8 @@ if TYPE_CHECKING:
 MODULES = {
     "archives": "rlds_cli.archives",
     "batch": "rlds_cli.dataset.batch",
-    "checks": "rlds_cli.look.checks",
     "errors": "rlds_cli.errors",
-    "exports": "rlds_cli.bridges.exports",
     "formats": "rlds_cli.archives.formats",
-    "importing": "rlds_cli.make.importing",
     "interop": "rlds_cli.bridges.dropins",
     "interop.d3rlpy": "rlds_cli.bridges.d3rlpy.dropin",
     "interop.d4rl": "rlds_cli.bridges.d4rl.dropin",

@@ -82,7 +82,8 @@ class RldsError(Exception):
         return format(self.message, spec)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.message, self.hint, _led_by(self))
+        state = {name: value for name, value in vars(self).items() if name not in ("message", "hint", "led_by")}
+        return _rebuild, (type(self), self.message, self.hint, _led_by(self)), state
 
     def recall(self) -> RldsError:
         """Return the error itself, with its causes in another process restored as `Elsewhere`."""
@@ -104,7 +105,8 @@ def _in_one_line(message: str) -> str:
 
 def _rebuild(kind: type[RldsError], message: str, hint: str | None, led_by: tuple[Led, ...] = ()) -> RldsError:
     """Unpickle an error of a worker process."""
-    error = kind(message, hint=hint)
+    error = kind.__new__(kind)
+    RldsError.__init__(error, message, hint=hint)  # what a kind takes more is in the state
     error.led_by = led_by
     return error.recall()
 
@@ -311,9 +313,6 @@ class LossyExport(ExportError):
         self.losses = losses
         return self
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (*super().__reduce__(), {"losses": self.losses})
-
 
 class PreprocessError(RldsError):
     """A preprocess function that failed, or a result that cannot be stored.
@@ -328,9 +327,6 @@ class PreprocessError(RldsError):
         """Return the error itself, with its episode and step set."""
         self.episode, self.step = episode, step
         return self
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (*super().__reduce__(), {"episode": self.episode, "step": self.step})
 
 
 class NoEnvironment(RldsError):

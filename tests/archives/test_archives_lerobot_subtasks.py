@@ -31,7 +31,7 @@ def annotated(root: Path, lists: dict[str, list[Any]]) -> Path:
 
 
 def imported(root: Path) -> Dataset:
-    return rlds_cli.importing.import_files(root, "local/x")
+    return rlds_cli.import_files(root, "local/x")
 
 
 def fate(ds: Dataset, name: str) -> Any:
@@ -94,4 +94,4 @@ def test_numbers_of_rows_are_intervals(tmp_path: Path) -> None:
 
     pq.write_table(texts.slice(0, 1), root / "meta/subtasks.parquet")
     with pytest.raises(CorruptArchive, match="there is no sub-task 1"):
-        rlds_cli.importing.import_files(root, "local/y")
+        rlds_cli.import_files(root, "local/y")

@@ -34,7 +34,7 @@ def test_rows_in_any_order_become_episodes(tmp_path: Path) -> None:
     for name, of_file in (("part-0.parquet", order[:5]), ("part-1.parquet", order[5:])):
         pq.write_table(pa.Table.from_pylist([rows[k] for k in of_file]), tmp_path / name)
 
-    ds = rlds_cli.importing.import_files(tmp_path, "local/reagent")
+    ds = rlds_cli.import_files(tmp_path, "local/reagent")
     assert [ds.episode(k)["mdp_id"][0] for k in range(3)] == [2, 7, 11]
     seven = ds.episode(1)
     assert seven["observation"].tolist() == [[7, 0], [7, 1], [7, 2], [7, 3]]

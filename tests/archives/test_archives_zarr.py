@@ -19,6 +19,7 @@ from PIL import Image
 from zarr.core.dtype import VariableLengthBytes
 
 import rlds_cli
+from rlds_cli import make
 from rlds_cli.cli import import_ as command
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.look.report.tracing import trace
@@ -456,6 +457,6 @@ def test_members_of_a_zip_that_inflate_beyond_a_chunk_are_refused(
 def test_a_dry_run_says_how_large_the_arrays_become(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "_LARGE", 1 << 10)
     data = {"img": np.zeros((ROWS, 32, 32, 3), np.uint8), "action": np.zeros((ROWS, 1))}
-    lines = command.plan_lines(rlds_cli.importing.plan_import(write(tmp_path / "buffer.zarr", data), "local/x"))
+    lines = command.plan_lines(make.plan_import(write(tmp_path / "buffer.zarr", data), "local/x"))
     assert "19 rows, 57.2 KiB of arrays" in lines  # of 3,072 + 8 + 2 bytes
     assert any("--storage zarr" in line for line in lines)

@@ -9,13 +9,14 @@ import pytest
 from zarr_files import documented, sessions
 
 import rlds_cli
+from rlds_cli import make
 from rlds_cli.errors import ArchiveError, ReaderError, UnknownLayout
 from rlds_cli.look.report.tracing import trace
 
 
 def test_the_documented_reader_of_trials(tmp_path: Path) -> None:
     reader, held = documented(tmp_path), sessions(tmp_path / "lab.zarr")
-    ds = rlds_cli.importing.import_files(tmp_path / "lab.zarr", "local/lab", reader=reader)
+    ds = rlds_cli.import_files(tmp_path / "lab.zarr", "local/lab", reader=reader)
     assert ds.episodes["length"].tolist() == [3, 1, 5]
     assert ds.episodes["end"].tolist() == ["terminated", "cut", "cut"]
     assert ds.episodes["task"].tolist() == ["push", "pull", "push"] and ds.episodes["operator"][2] == "bb"
@@ -39,11 +40,11 @@ def test_what_a_reader_gives_wrongly_is_said(
 ) -> None:
     sessions(tmp_path / "lab.zarr")
     with pytest.raises(error[0], match=error[1]):
-        rlds_cli.importing.import_files(tmp_path / "lab.zarr", "local/lab", reader=documented(tmp_path, old, new))
+        rlds_cli.import_files(tmp_path / "lab.zarr", "local/lab", reader=documented(tmp_path, old, new))
 
 
 def test_a_mapping_that_divides_groups_is_refused(tmp_path: Path) -> None:
     sessions(tmp_path / "lab.zarr")
     fields = {"observation": "sessions/*/q", "action": "sessions/*/cmd", "episode": "sessions/*/trials"}
     with pytest.raises(UnknownLayout, match=r"sessions/\*/trials does not divide them further"):
-        rlds_cli.importing.plan_import(tmp_path / "lab.zarr", "local/lab", fields=fields)
+        make.plan_import(tmp_path / "lab.zarr", "local/lab", fields=fields)

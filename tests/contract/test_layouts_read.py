@@ -24,7 +24,7 @@ def test_the_page_is_what_the_readers_say() -> None:
 def test_each_layout_trains(tmp_path: Path) -> None:
     """A step of gradient descent from observations to actions, of a batch of each."""
     for layout in layouts.layouts(tmp_path):
-        ds = rlds_cli.importing.import_files(layout.place, "local/sample", force=True)
+        ds = rlds_cli.import_files(layout.place, "local/sample", force=True)
         fields = [f.name for f in ds.schema.values() if f.kind == "array" and f.placement != "next"]
         window = Transition(anchors="steps")
         batch = next(iter(Loader(ds, 8, window=window, fields=fields, backend="torch")))

@@ -125,7 +125,7 @@ class Format(ABC):
         return [directory]
 
     def import_options(self) -> Mapping[str, Any]:
-        """Return options of `importing.import_files` that importing the files again needs."""
+        """Return options of `import_files` that importing the files again needs."""
         return {}
 
 

@@ -202,7 +202,7 @@ class CheckReport:
         return screen(f"CheckReport of {self.id}#v{self.version}: {counts}", lines)
 
     def episodes_of(self, code: str) -> FoundEpisodes:
-        """Return the episodes of all findings of ``code``; see `checks.episodes_of`."""
+        """Return the episodes of all findings of ``code``; see `episodes_of`."""
         return episodes_of(self, code)
 
 

@@ -128,7 +128,7 @@ def check_archive(
     Parameters
     ----------
     convert : callable
-        ``importing.import_files``, or another function with its signature.
+        ``import_files``, or another function with its signature.
 
     Raises
     ------

@@ -24,7 +24,7 @@ def inspect(
     episode : int, optional
         The number of an episode; negative numbers count from the end.
     reader : str, optional
-        How files are read, as in `importing.import_files`.
+        How files are read, as in `import_files`.
 
     Raises
     ------

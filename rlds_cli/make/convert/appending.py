@@ -240,7 +240,7 @@ def append(
     paths : path or paths
         Files, directories or glob patterns.
     reader, fields, episodes_by, skip_bad, last_step, rewards, missing, topics, hz, nearest, episode_info, jobs
-        As in ``importing.import_files``.
+        As in ``import_files``.
     fps, license, description, depth_unit : optional
         As in ``rlds_cli.create``; they belong to the dataset, and an append that does not make it may repeat them.
     keep : Fifo, Reservoir or Top, optional

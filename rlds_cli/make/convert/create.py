@@ -228,7 +228,7 @@ def _check_several(ref: str, episodes: Any) -> None:
     if isinstance(episodes, str | bytes) or not hasattr(episodes, "__iter__"):
         raise InvalidArgument(
             f"episodes={episodes!r:.60}; a list of episodes is needed, a dict of arrays each.",
-            hint="rlds_cli.make.importing.import_files(PATH, ID) reads files" if isinstance(episodes, str) else None,
+            hint="rlds_cli.import_files(PATH, ID) reads files" if isinstance(episodes, str) else None,
         )
 
 

@@ -120,7 +120,7 @@ def download(
         An id of the registry, or an alias; or the id of a variant on this disk; or the address of a dataset that was
         pushed: ``hf://datasets/OWNER/NAME``, ``s3://BUCKET/PATH``, ``gs://BUCKET/PATH``, ``https://HOST/PATH/`` or a
         directory. ``ADDRESS#rlds1:...`` pins its content. Or the URL of an archive, ``https://HOST/run.hdf5``, which
-        is recognised as `importing.import_files` does; several URLs, or a pattern such as
+        is recognised as `import_files` does; several URLs, or a pattern such as
         ``https://HOST/runs/*.hdf5``, are the files of one archive.
     source : str, optional
         The only file, directory or mirror to take the archive from; or a dataset to copy.
