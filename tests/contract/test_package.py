@@ -17,7 +17,7 @@ HEAVY = {"torch", "jinja2", "zarr", "h5py", "requests", "numpy", "pyarrow", "gym
 
 def test_what_is_exported() -> None:
     growing = ["Fifo", "Record", "Reservoir", "Top", "Writer", "append", "merge", "writer"]
-    sharing = ["export", "index", "mirror", "push"]
+    sharing = ["export", "index", "mirror", "plan_export", "push"]
     making = ["Dataset", "Loader", "create", "download", "find", "import_files", "load", "open_dataset"]
     cameras = ["Frames", "Video"]
     looking = ["check", "inspect", "lock", "sync", "verify"]
