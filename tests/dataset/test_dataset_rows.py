@@ -37,7 +37,7 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     directory = tmp_path_factory.mktemp(request.param)
     with pytest.MonkeyPatch.context() as env:
         env.setenv("RLDS_HOME", str(directory / "home"))
-        return scattered.pair(lambda: scattered.dataset(store=request.param), directory)
+        return scattered.pair(lambda: scattered.dataset(storage=request.param), directory)
 
 
 @pytest.mark.sampled(1)
