@@ -1,6 +1,6 @@
 // What all pages use: the server's answers, elements, and the address of the page.
 
-export class Refused extends Error {
+class Refused extends Error {
   constructor(body, status) {
     super(body.error);
     Object.assign(this, { hint: body.hint, type: body.type, status });

@@ -5,7 +5,7 @@ import { h, short } from "./base.js";
 // Nine colours of even steps in lightness, dark violet to yellow, after Matplotlib's "viridis".
 const STOPS = [[68, 1, 84], [71, 44, 122], [59, 81, 139], [44, 113, 142], [33, 144, 141], [39, 173, 129], [92, 200, 99], [170, 220, 50], [253, 231, 37]];
 
-export const COLOURS = Uint8ClampedArray.from({ length: 768 }, (_, k) => {
+const COLOURS = Uint8ClampedArray.from({ length: 768 }, (_, k) => {
   const place = (Math.floor(k / 3) / 255) * (STOPS.length - 1);
   const low = Math.min(STOPS.length - 2, Math.floor(place));
   return STOPS[low][k % 3] + (place - low) * (STOPS[low + 1][k % 3] - STOPS[low][k % 3]);

@@ -24,12 +24,11 @@ export function keys(act, more = { help: [], pressed: {} }) {
     h("form", { method: "dialog" }, h("button", { type: "submit" }, "Close")));
   document.body.append(dialog);
   const pressed = {
-    " ": act.toggle, k: act.pause, K: act.pause, l: () => act.shuttle(1), L: () => act.shuttle(1), j: () => act.shuttle(-1), J: () => act.shuttle(-1),
-    ",": () => act.move(-1), ".": () => act.move(1), Home: act.first, End: act.last, i: act.mark_in, I: act.mark_in, o: act.mark_out, O: act.mark_out,
-    x: act.unloop, X: act.unloop, n: () => act.other(1), N: () => act.other(1), p: () => act.other(-1), P: () => act.other(-1),
+    " ": act.toggle, k: act.pause, l: () => act.shuttle(1), j: () => act.shuttle(-1), ",": () => act.move(-1), ".": () => act.move(1),
+    Home: act.first, End: act.last, i: act.mark_in, o: act.mark_out, x: act.unloop, n: () => act.other(1), p: () => act.other(-1),
     "+": () => act.zoom(0.5), "=": () => act.zoom(0.5), "-": () => act.zoom(2), "−": () => act.zoom(2), 0: () => act.zoom(null), "?": () => dialog.showModal(),
+    ...more.pressed,
   };
-  for (const [key, does] of Object.entries(more.pressed)) pressed[key] = pressed[key.toUpperCase()] = does;
   const listen = (e) => {
     if (e.ctrlKey || e.metaKey || e.altKey || e.defaultPrevented || dialog.open) return;
     const tag = e.target.tagName, kind = e.target.type;
@@ -37,7 +36,7 @@ export function keys(act, more = { help: [], pressed: {} }) {
     if (e.key === " " && (tag === "BUTTON" || tag === "SUMMARY" || tag === "INPUT" || tag === "A")) return;
     const arrow = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[e.key];
     const vertical = e.key === "ArrowUp" || e.key === "ArrowDown";
-    let known = pressed[e.key];
+    let known = pressed[e.key] ?? pressed[e.key.toLowerCase()];
     if (arrow && (!vertical || e.target.role === "slider")) known = () => (e.shiftKey ? act.skip(arrow) : act.move(arrow));
     if (e.key === "PageUp" || e.key === "PageDown") known = e.target.role === "slider" ? () => act.skip(e.key === "PageUp" ? 10 : -10) : null;
     if (!known) return;

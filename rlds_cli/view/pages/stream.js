@@ -6,6 +6,7 @@ const NEAR = 0.005; // seconds that the time of a frame may differ from that of 
 const MOST = 5; // frames kept: some decoders have no more
 const PATIENCE = 15000;
 const SETTLED = 250; // milliseconds after a seek and a frame, in which the right one may follow
+const OTHER = "the browser shows another frame than that of the step";
 const SLOW = 3000; // milliseconds after a seek, in which a busy browser shows a frame
 
 /** Whether the browser may play this stream. */
@@ -110,7 +111,7 @@ export class Stream {
       this.wanted = null;
       const k = this.place(wanted);
       if (this.ready(wanted) || (await this.creep(k)) || (await this.seek(k))) this.arrived(wanted);
-      else if (this.wanted === null) this.end("the browser shows another frame than that of the step");
+      else if (this.wanted === null) this.end(OTHER);
     }
     this.seeking = false;
   }
@@ -173,7 +174,9 @@ export class Stream {
     this.wanted = null;
     const k = this.place(row, { next: true });
     this.rate = clamp(speed * this.pace(span), 0.0625, 16);
-    if (!this.has(k) || this.kept.at(-1).k !== this.at) await this.seek(k);
+    if (!this.has(k) || this.kept.at(-1).k !== this.at) {
+      for (let left = 3; !(await this.seek(k)) && turn === this.turn && this.running; ) if (!--left) return this.end(OTHER);
+    }
     if (turn === this.turn && this.running) this.resume();
   }
 
