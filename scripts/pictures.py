@@ -8,9 +8,11 @@ An SVG follows the colours of the page that shows it, light or dark.
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -242,7 +244,61 @@ def _printed(line: list[tuple[str, Any]], y: int) -> Iterator[str]:
         column += len(words)
 
 
+def growth() -> str:
+    """How the cost of a loader and of a home grows, each figure beside that of the smallest size."""
+    points: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    for row in json.loads(published.GROWTH.read_text(encoding="utf-8"))["rows"]:
+        size, _, what = row["what"].partition(" ")
+        part, _, name = what.partition(": ")
+        points.setdefault(part, {}).setdefault(name, []).append((int(size.replace(",", "")), row["value"]))
+    titles = {"home": "datasets in a home", "ranks": "ranks", "fields": "fields"}
+    kinds = {"to the first batch": "first", "a batch": "batch", "memory": "memory", "rlds list --local": "list"}
+    names = {kind: name for name, kind in kinds.items()} | {"first": "opening, first batch", "work": "proportional"}
+
+    def drawn() -> Iterator[str]:
+        yield f"<style>{_LINES}</style>"
+        for k, (part, lines) in enumerate(points.items()):
+            x, y = 56 + 250 * (k % 3), 40 + 210 * (k // 3)
+            yield from panel(x, y, titles.get(part, part), {kinds[name]: line for name, line in lines.items()})
+        for k, (kind, name) in enumerate(names.items()):
+            yield f'<path class="{kind}" d="M560 {290 + 22 * k}h28"/>'
+            yield text(596, 294 + 22 * k, name, "small")
+
+    return svg(780, 440, "How cost grows with the work", *drawn())
+
+
+_LINES = """.first{stroke:#4051b5;stroke-width:2}.batch{stroke:#1f7a3a;stroke-width:2}
+.memory{stroke:#b35900;stroke-width:2}.list{stroke:#8250df;stroke-width:2}
+.work{stroke-dasharray:3 4}.axis{stroke-width:1}
+@media (prefers-color-scheme:dark){.first{stroke:#8fa2ff}.batch{stroke:#6fcf87}.memory{stroke:#f0a94a}
+.list{stroke:#c297ff}}"""
+
+
+def panel(x: float, y: float, title: str, lines: Mapping[str, list[tuple[int, float]]]) -> Iterator[str]:
+    """A chart, logarithmic on both sides: each line begins at 1."""
+    width, height, decade = 190, 140, 35  # pixels; of a factor of ten upwards
+    sizes = sorted({size for line in lines.values() for size, _ in line})
+    first, last = math.log10(sizes[0]), math.log10(sizes[-1])
+
+    def at(size: int, times: float) -> str:
+        across = (math.log10(size) - first) / (last - first) * width
+        return f"{x + across:.1f} {y + height - 20 - max(math.log10(times), -0.5) * decade:.1f}"
+
+    yield text(x, y - 10, title)
+    yield f'<path class="axis" d="M{x} {y}V{y + height}H{x + width}"/>'
+    for times in (1, 10, 100, 1000):
+        yield text(x - 6, y + height - 16 - math.log10(times) * decade, f"{times:,}", "end small")
+    for size, anchor in ((sizes[0], "small"), (sizes[-1], "end small")):
+        yield text(x if size == sizes[0] else x + width, y + height + 16, f"{size:,}", anchor)
+    top = min(3.4, last - first)
+    yield f'<path class="work" d="M{at(sizes[0], 1)}L{at(round(10 ** (first + top)), 10**top)}"/>'
+    for kind, line in lines.items():
+        drawn = "L".join(at(size, value / line[0][1]) for size, value in line)
+        yield f'<path class="{kind}" d="M{drawn}"/>'
+
+
 DRAWN = {
+    "growth.svg": growth,
     "inspect.svg": inspect,
     "concept-episode.svg": episode,
     "concept-windows.svg": windows,
