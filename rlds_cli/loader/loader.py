@@ -329,7 +329,8 @@ class Loader(Generic[ArrayT]):
         if self._live is not None:
             self._live.begin(start, self.batch_size, self._size)
         most = (lambda _: at_once) if self._live is None else self._live.most
-        return self._batches(runs(self.schedule, start, self._order, most), self.prefetch)
+        pieces = runs(self.schedule, start, self._order, most)
+        return self._batches(pieces, self.prefetch, self._samples_watched(start))
 
     @property
     def _order(self) -> Order:
@@ -339,13 +340,13 @@ class Loader(Generic[ArrayT]):
         """Return the position at which the next pass starts."""
         return self.schedule.settle(self._position if self._sought else self.schedule.fresh(self._position))
 
-    def _samples_watched(self) -> int:
-        """Return the number of the sample at which a loop is looked at that may have no end."""
+    def _samples_watched(self, start: Position) -> int:
+        """Return the number of the sample at which a loop from ``start`` is looked at, which may have no end."""
         if self.schedule.per_pass is not None or self._looked_at_loop:
             return sys.maxsize
         source = self.source
         pools = [m.pool for m in source.members] if isinstance(source, MixtureSource) else [source.locator.pool]
-        return self._start().sample + endless.PASSES * sum(pool.prefix.total for pool in pools)
+        return start.sample + endless.PASSES * sum(pool.prefix.total for pool in pools)
 
     def _look_at_loop(self, frame: FrameType | None, samples: int) -> None:
         """Warn once, where nothing ends the loop that asks for batches."""
@@ -387,12 +388,11 @@ class Loader(Generic[ArrayT]):
         # A mixture computes its members' turns for consecutive batches only.
         most = 1 if isinstance(self.source, MixtureSource) else self.reader.batches_at_once(self._size)
         mine = runs(self.schedule, start, self._order, lambda _: most, worker=worker, workers=workers)
-        return self._batches(mine, self._arguments["prefetch"] or 0)
+        return self._batches(mine, self._arguments["prefetch"] or 0, self._samples_watched(start))
 
-    def _batches(self, pieces: Iterator[SampleRun], prefetch: int) -> Iterator[Batch]:
+    def _batches(self, pieces: Iterator[SampleRun], prefetch: int, watched: int) -> Iterator[Batch]:
         on_stream, meter = self.reader.arrays.on_stream(), self._meter
         filled: DatasetSource | MixtureSource | None = None
-        watched = self._samples_watched()
         for reads in self.source.remote:
             reads.look()  # of which all blocks are cached by now is not announced any more
         meter.begin()
