@@ -5,7 +5,7 @@ const NUMBER = "-?\\d+(?:\\.\\d+)?(?:e[-+]?\\d+)?";
 const TEXT = "'(?:\\\\.|[^'\\\\])*'";
 const escape = (text) => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
 
-const quoted = (name) => (WORD.test(name) ? name : `\`${name}\``);
+export const quoted = (name) => (WORD.test(name) ? name : `\`${name}\``);
 export const text = (value) => `'${value.replace(/[\\']/g, "\\$&").replace(/\n/g, "\\n").replace(/\r/g, "\\r")}'`;
 
 /** The condition of a column that an expression has, as these pages write it: {at, length, low, high, values, not}. */
