@@ -87,10 +87,8 @@ class Shortcuts:
         if ds.store.address:
             rows = [(f.name, f.placement, f.codec or f.dtype, list(f.shape)) for f in ds.schema.values()]
             return notebooks.table(title, ["field", "placement", "dtype", "shape"], rows)
-        summary: Any = rlds_cli.inspect(ds)
         of_all = f"; statistics of all {whole:,} episodes" if ds.num_episodes < whole else ""
-        html: str = summary._repr_html_(f"{title}{of_all}")
-        return html
+        return rlds_cli.report.summarise(ds)._repr_html_(f"{title}{of_all}")
 
     def view(self, *, height: int = 720, port: int = 0) -> rlds_cli.view.Shown:
         """Show the episodes in a browser, or in the frame of a notebook: play, search, sort and filter them.
