@@ -289,7 +289,7 @@ def test_keys(browser: chromium.Browser, viewer: Viewer) -> None:
     press(page, "x")
     assert page.run(loop) == ""
     press(page, "?")
-    assert page.run("document.querySelector('dialog').open")
+    page.wait_for("document.querySelector('dialog').open")
     page.key("Escape", 27)
     assert not page.run("document.querySelector('dialog').open")
     press(page, "j")

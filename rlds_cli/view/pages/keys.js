@@ -2,31 +2,18 @@
 
 import { h } from "./base.js";
 
-const HELP = [
-  ["Space, K", "play, pause"],
-  ["L, J", "play on, play back; again: faster"],
-  ["→ ←, . ,", "one step on, one back"],
-  ["Shift → ←", "one second on, one back"],
-  ["Home, End", "first step, last step"],
-  ["I, O", "in and out: the range that is looped"],
-  ["X", "end the loop"],
-  ["N, P", "next, previous episode"],
-  ["+ − 0", "zoom in, out, whole episode"],
-  ["Drag over a curve", "zoom into this range; with Shift: pan"],
-  ["Ctrl and wheel, pinch", "zoom; Shift and wheel: pan"],
-  ["?", "this list"],
-];
-
 /** Listen to keys until `close` is called; `act` has a function for each, `more` those that it is given besides. */
 export function keys(act, more = { help: [], pressed: {} }) {
-  const dialog = h("dialog.keys", { "aria-label": "keys", click: (e) => e.target === dialog && dialog.close() },
-    h("h2", {}, "Keys"), h("dl", {}, [...more.help, ...HELP].map(([key, what]) => [h("dt", {}, key), h("dd", {}, what)])),
-    h("form", { method: "dialog" }, h("button", { type: "submit" }, "Close")));
+  const dialog = h("dialog.keys", { "aria-label": "keys", click: (e) => e.target === dialog && dialog.close() });
   document.body.append(dialog);
+  const help = async () => {
+    dialog.replaceChildren(...(await import("./help.js")).help(more.help));
+    if (!dialog.open) dialog.showModal();
+  };
   const pressed = {
     " ": act.toggle, k: act.pause, l: () => act.shuttle(1), j: () => act.shuttle(-1), ",": () => act.move(-1), ".": () => act.move(1),
     Home: act.first, End: act.last, i: act.mark_in, o: act.mark_out, x: act.unloop, n: () => act.other(1), p: () => act.other(-1),
-    "+": () => act.zoom(0.5), "=": () => act.zoom(0.5), "-": () => act.zoom(2), "−": () => act.zoom(2), 0: () => act.zoom(null), "?": () => dialog.showModal(),
+    "+": () => act.zoom(0.5), "=": () => act.zoom(0.5), "-": () => act.zoom(2), "−": () => act.zoom(2), 0: () => act.zoom(null), "?": help,
     ...more.pressed,
   };
   const listen = (e) => {
@@ -45,7 +32,7 @@ export function keys(act, more = { help: [], pressed: {} }) {
   };
   addEventListener("keydown", listen);
   return {
-    help: () => dialog.showModal(),
+    help,
     close() {
       removeEventListener("keydown", listen);
       dialog.remove();

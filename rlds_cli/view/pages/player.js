@@ -212,7 +212,9 @@ export class Player {
 
   late(now) {
     if (now - this.stuck > 400) this.wait(true);
-    if (now - this.stuck > 3000 && this.awaited === null) this.begin(); // the cameras have come apart
+    const { awaited } = this; // their source may be another one since they were asked
+    if (awaited !== null) for (const c of this.cameras.parts) c.has(awaited) && !c.ready(awaited) && c.source.request(awaited);
+    else if (now - this.stuck > 3000) this.begin(); // the cameras have come apart
   }
 
   wait(on) {

@@ -17,7 +17,7 @@ export function playable(stream) {
 export class Stream {
   /** `arrived(row)` is called when a frame that was asked for is there, `failed(reason)` when there will be none. */
   constructor(url, times, arrived, failed) {
-    Object.assign(this, { arrived, failed, kept: [], wanted: null, at: -1, presented: 0, closed: false, running: false, period: 0 });
+    Object.assign(this, { arrived, failed, kept: [], wanted: null, at: -1, presented: 0, closed: false, running: false, period: 0, turn: 0 });
     this.pictures = []; // {time, first, last}: rows that show the same one follow each other
     for (const [row, time] of times.entries()) {
       const before = this.pictures.at(-1);
@@ -101,29 +101,30 @@ export class Stream {
     return { picture: found.frame, row: Math.max(first, Math.min(last, row)) };
   }
 
-  /** Get the frame of a row; the last one asked for wins. */
+  /** Get the frame of a row; the last one asked for wins. A video that plays comes there, or has gone on. */
   async request(row) {
-    this.wanted = row;
+    if (this.running) return;
+    this.wanted = row === this.sought ? null : row;
     if (this.seeking) return;
     this.seeking = true;
     while (this.wanted !== null && !this.closed) {
-      const wanted = this.wanted;
+      const wanted = (this.sought = this.wanted), turn = ++this.turn, k = this.place(wanted);
       this.wanted = null;
-      const k = this.place(wanted);
-      if (this.ready(wanted) || (await this.creep(k)) || (await this.seek(k))) this.arrived(wanted);
-      else if (this.wanted === null) this.end(OTHER);
+      if (this.ready(wanted) || (await this.creep(k, turn)) || (await this.seek(k, turn))) this.arrived(wanted);
+      else if (turn === this.turn && this.wanted === null) this.end(OTHER);
     }
     this.seeking = false;
+    this.sought = null;
   }
 
   /** Go on by some frames without a seek, which decodes from the last key frame. */
-  async creep(k) {
+  async creep(k, turn) {
     const steps = k - this.at;
     if (this.at < 0 || steps < 1 || steps > 6) return false;
     this.video.playbackRate = 1;
     this.video.play().catch(() => {});
-    await this.until(() => this.at >= k, 1000);
-    this.video.pause();
+    await this.until(() => this.at >= k || turn !== this.turn, 1000);
+    if (turn === this.turn) this.video.pause();
     return this.has(k);
   }
 
@@ -131,10 +132,12 @@ export class Stream {
     return this.kept.some((f) => f.k === k);
   }
 
-  async seek(k) {
+  /** Whether the video shows a picture then; it is given up when the video has to go elsewhere: a later turn. */
+  async seek(k, turn) {
     if (k < 0) return false;
     const half = this.gap(k) / 2;
     for (const offset of half > NEAR ? [NEAR, half] : [half]) {
+      if (turn !== this.turn) return false;
       while (this.kept.length) this.drop(0);
       let done = 0;
       const before = this.presented;
@@ -145,7 +148,7 @@ export class Stream {
       };
       this.video.addEventListener("seeked", seeked, { once: true });
       this.video.currentTime = this.pictures[k].time + offset;
-      await this.until(() => this.has(k) || isOther(), PATIENCE);
+      await this.until(() => this.has(k) || isOther() || turn !== this.turn, PATIENCE);
       this.video.removeEventListener("seeked", seeked);
       if (this.has(k) || this.closed) return true;
     }
@@ -169,13 +172,13 @@ export class Stream {
 
   /** Play on from a row. */
   async play(row, speed, span) {
-    const turn = (this.turn = (this.turn ?? 0) + 1);
+    const turn = ++this.turn;
     this.running = true;
-    this.wanted = null;
+    this.wanted = this.sought = null;
     const k = this.place(row, { next: true });
     this.rate = clamp(speed * this.pace(span), 0.0625, 16);
     if (!this.has(k) || this.kept.at(-1).k !== this.at) {
-      for (let left = 3; !(await this.seek(k)) && turn === this.turn && this.running; ) if (!--left) return this.end(OTHER);
+      for (let left = 3; !(await this.seek(k, turn)) && turn === this.turn && this.running; ) if (!--left) return this.end(OTHER);
     }
     if (turn === this.turn && this.running) this.resume();
   }
