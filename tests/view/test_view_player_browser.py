@@ -251,6 +251,62 @@ def test_a_frame_that_is_slow_to_come_after_a_seek_is_awaited(browser: chromium.
     assert found is True
 
 
+def test_a_video_that_has_to_play_goes_to_no_row_that_was_asked_for_before(
+    browser: chromium.Browser, viewer: Viewer
+) -> None:
+    page = visit(browser, viewer, 2)
+    went = page.run(
+        """(async () => {
+          const { Stream } = await import(new URL('pages/stream.js', document.baseURI));
+          const went = [];
+          const failed = (why) => why.includes('another frame') && went.push('failed');
+          const stream = new Stream('', [0, 0.1, 0.2], () => went.push('arrived'), failed);
+          stream.video = Object.assign(new EventTarget(), { pause() {}, load() {}, remove() {}, removeAttribute() {} });
+          stream.video.play = async () => went.push('plays');
+          stream.presented = 1;
+          const seeked = (time) => {
+            went.push(Math.floor(time * 10));
+            setTimeout(() => {
+              if (time < 0.1) stream.kept.push({ k: 0, frame: { close() {} } });
+              stream.presented++;
+              stream.video.dispatchEvent(new Event('seeked'));
+            }, 5);
+          };
+          Object.defineProperty(stream.video, 'currentTime', { set: seeked });
+          stream.keep = () => {};
+          stream.request(2);
+          await new Promise((done) => setTimeout(done, 50));
+          await stream.play(0, 1, (row) => row / 10);
+          await new Promise((done) => setTimeout(done, 1500));
+          stream.close();
+          return went;
+        })()"""
+    )
+    assert went == [2, 0, "plays"], went
+
+
+def test_a_player_asks_another_source_for_the_row_that_it_awaits(browser: chromium.Browser, viewer: Viewer) -> None:
+    page = visit(browser, viewer, 2)
+    asked = page.run(
+        """(async () => {
+          const { Player } = await import(new URL('pages/player.js', document.baseURI));
+          const shown = [], there = new Set();
+          const source = (asked) => ({ period: 0, play: asked, request: asked, stop() {}, ahead() {} });
+          const camera = { source: source(() => {}), has: () => true, ready: (row) => there.has(row), show() {} };
+          camera.draw = (row) => shown.push(row);
+          const cameras = { parts: [camera], show() {} };
+          const player = new Player({ rows: 9, time: { rate: 30 }, cameras, told() {} });
+          player.row = 4;
+          player.play();
+          camera.source = source((row) => there.add(row));
+          await new Promise((done) => setTimeout(done, 500));
+          player.close();
+          return shown[0];
+        })()"""
+    )
+    assert asked == 4
+
+
 def test_a_damaged_frame_says_why(browser: chromium.Browser, viewer: Viewer) -> None:
     page = visit(browser, viewer, 0, 2, step=5)
     why = "[...document.querySelectorAll('.cam-why:not([hidden])')].map(p => p.textContent).join()"

@@ -133,7 +133,7 @@ export class Stream {
   }
 
   /** Whether the video shows a picture then; it is given up when the video has to go elsewhere: a later turn. */
-  async seek(k, turn) {
+  async seek(k, turn = this.turn) {
     if (k < 0) return false;
     const half = this.gap(k) / 2;
     for (const offset of half > NEAR ? [NEAR, half] : [half]) {
