@@ -128,8 +128,15 @@ class Page:
 
     def go(self, url: str) -> None:
         """Open an address in this tab, and wait until it is loaded; complaints and requests are those of this page."""
+        self._load("Page.navigate", url=url)
+
+    def reload(self) -> None:
+        """Load the page anew, and wait until it is: what is asked of a page that goes away is never answered."""
+        self._load("Page.reload")
+
+    def _load(self, method: str, **parameters: Any) -> None:
         self._browser.events[:] = [e for e in self._browser.events if e.get("sessionId") != self._session]
-        self.call("Page.navigate", url=url)
+        self.call(method, **parameters)
         self._browser.wait(lambda e: e["method"] == "Page.loadEventFired" and e.get("sessionId") == self._session)
 
     def call(self, method: str, **parameters: Any) -> Any:
