@@ -284,6 +284,7 @@ def test_a_name_is_asked_for_once(browser: chromium.Browser, home: Path) -> None
         there(page, 0)
         keys(page, "a")
         there(page, 1)
+        page.wait_for("document.querySelector('.dc-state').textContent === ''")
         page.reload()
         there(page, 1)
         assert {d.by for d in rlds_cli.open_dataset(ID).decisions().made()} == {"grace"}
