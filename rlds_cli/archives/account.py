@@ -16,6 +16,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,11 +105,13 @@ def _writable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
+@lru_cache(1 << 10)
 def used_as(*names: str) -> Fate:
     """Return the fate of what is used, as one thing or several."""
     return Fate(used_as=tuple(dict.fromkeys(names)))
 
 
+@lru_cache(1 << 10)
 def left_out(why: str) -> Fate:
     """Return the fate of what is left out."""
     return Fate(left_out=why)

@@ -42,11 +42,12 @@ NO_DATA = "by its name it holds no data"
 _SHOWN = 10
 
 
-def holds_no_data(path: PurePath) -> bool:
-    """Return whether a file is hidden, or has a name that no data has; ``path`` is relative to what the user named."""
-    name = path.name.lower()
-    hidden = any(part.startswith(".") for part in path.parts)
-    return hidden or name in NAMES or PurePath(name).stem in STEMS or name.endswith(SUFFIXES)
+def holds_no_data(name: str) -> bool:
+    """Return whether a file is hidden, or has a name that no data has; ``name`` is relative to what the user named."""
+    last = name.rpartition("/")[2].lower()
+    hidden = name.startswith(".") or "/." in name
+    described = last.startswith(STEMS) and PurePath(last).stem in STEMS
+    return hidden or described or last in NAMES or last.endswith(SUFFIXES)
 
 
 def is_description(path: Path) -> bool:

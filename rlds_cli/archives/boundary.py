@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -321,7 +322,7 @@ def recognise(paths: Sequence[Path], *, tables: bool = True) -> tuple[str, str] 
 
     Without ``tables`` the reader of any tables is not asked.
     """
-    bundled = any(path.is_dir() for path in paths)
+    bundled = any(map(os.path.isdir, paths))
     for name in reader_names():
         if (bundled and name in READERS and name not in OF_BUNDLES) or (name == READERS[-1] and not tables):
             continue

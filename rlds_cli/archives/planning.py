@@ -68,7 +68,7 @@ def plan(archive: Archive, format: str | None) -> Recognised:
     given, archive = archive, _without_pointers(archive)
     name, how = reader_for(archive.files, format, bool(archive.fields), archive.skip_bad, archive.rewards)
     archive = without_bad_files(name, archive) if archive.skip_bad else archive
-    made = plan_known(name, archive)
+    made = _plan_known(name, archive)
     return Recognised(name, how, archive, made, account_of(made, given))
 
 
@@ -123,9 +123,10 @@ def account_of(plan: Plan, given: Archive) -> tuple[Entry, ...]:
 
 def _check(plan: Plan, told: Account, read: Collection[str]) -> None:
     """Refuse an account without a file that is read, or without the source of a field."""
-    if missing := read - told.files.keys():
+    if missing := [name for name in read if name not in told.files]:
         raise ReaderError(f"The account of the reader {plan.reader} lacks {min(missing)}.")
-    uses = {name for e in told.entries for name in e.used_as}
+    uses = {name for fate in {*told.files.values()} for name in fate.used_as}
+    uses |= {name for entry in told.things for name in entry.used_as}
     made = {f.name for f in plan.schema if f.name not in FLAGS and f.name not in plan.computed}
     if unknown := made - uses:
         raise ReaderError(f"The account of the reader {plan.reader} does not say what {min(unknown)} is made of.")
@@ -135,8 +136,13 @@ def plan_known(name: str, archive: Archive) -> Plan:
     """Plan to read an archive of the family ``name``; a process keeps its last plan, which imports ask for again."""
     if child.is_apart() and _last and _last[0].is_of(name, archive):
         return replace(_last[0].plan, archive=archive) if archive != _last[0].given else _last[0].plan
-    states = {file: _state(file) for file in archive.files}
     git_lfs.check(archive.files)
+    return _plan_known(name, archive)
+
+
+def _plan_known(name: str, archive: Archive) -> Plan:
+    """Plan to read an archive that holds no pointers of Git LFS."""
+    states = {file: _state(file) for file in archive.files}
     _last[:] = [_Made(reader(name).plan(archive), archive, states)]
     return _last[0].plan
 

@@ -10,6 +10,7 @@ from rlds_cli.base import visible
 _UNITS = {"": 1, "b": 1}
 _UNITS |= {f"{p}{b}": 1000**i for i, p in enumerate("kmgt", 1) for b in ("", "b")}
 _UNITS |= {f"{p}ib": 1024**i for i, p in enumerate("kmgt", 1)}
+_NUMBER = re.compile(r"(\d+)")
 _LONGEST = 1000  # digits; Python refuses to read numbers of more than 4,300
 
 
@@ -50,7 +51,8 @@ def duration(seconds: float) -> str:
 
 def natural(name: str) -> tuple[tuple[int, int | str], ...]:
     """A sort key under which ``Trial2`` comes before ``Trial10``."""
-    return tuple((0, int(p)) if p.isdecimal() and len(p) < _LONGEST else (1, p) for p in re.split(r"(\d+)", name) if p)
+    parts = enumerate(_NUMBER.split(name))  # of which every second one is a number
+    return tuple([(0, int(p)) if k & 1 and len(p) < _LONGEST else (1, p) for k, p in parts if p])
 
 
 def is_below(name: str, above: str) -> bool:

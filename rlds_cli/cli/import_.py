@@ -72,19 +72,17 @@ def import_(
         how: dict[str, Any] = {"storage": storage.value, "frames": frames, "jobs": jobs, "force": force}
         about = selecting.facts(facts or [])
         try:
-            planned = make.plan_import(path, name, **what, **about, home=home)
+            if dry_run:
+                planned = make.plan_import(path, name, **what, **about, home=home).stored(frames)
+                out.page(_plan(planned), planned.summary())
+                return
+            ds = make.import_files(path, name, **what, **how, **about, home=home, progress=progress)
         except UnknownLayout as e:
             if (
                 reader or mapped["fields"] or mapped["episodes_by"] or e.folders or make.is_recognised(path)
             ):  # the error is about these options, or says what to add or to name
                 raise
             raise _unknown_layout(path[0], name, e) from e
-        if dry_run:
-            planned = planned.stored(frames)
-            out.page(_plan(planned), planned.summary())
-            return
-        del planned  # with millions of episodes it is large
-        ds = make.import_files(path, name, **what, **how, **about, home=home, progress=progress)
     out.new_dataset(ds)
     if ds.manifest.account:
         tell_account(look.describe_source(ds).account, f"rlds inspect {ds.id} --source lists all")

@@ -27,6 +27,7 @@ from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
 
 DTYPE = np.dtype("V")  # of a column of images: no number, flag or text
 DAMAGED = "fetch or write the file again; --skip-bad leaves it out"
+_DECODED = 64  # of so many rows of a file one image is decoded, the first among them
 LEAST = 32  # bytes of a padded row or text: the header of an image takes more
 
 
@@ -72,7 +73,7 @@ def kind(rows: Sequence[Any] | Array) -> EncodedColumn | None:
 
 
 def check(rows: Sequence[bytes | None], expected: EncodedColumn, where: str, first: int) -> None:
-    """Compare the headers of images with what is expected, and decode the first image.
+    """Compare the headers of images with what is expected, and decode every 64th image.
 
     Parameters
     ----------
@@ -87,7 +88,7 @@ def check(rows: Sequence[bytes | None], expected: EncodedColumn, where: str, fir
     Raises
     ------
     CorruptArchive
-        Bytes that are not an image, or an image that is damaged; see `damage`. The first image is decoded in any case.
+        Bytes that are not an image, or an image that is damaged; see `damage`.
     UnknownLayout
         A row without an image, or an image of another size, channels or codec.
     UnsafeArchive
@@ -113,8 +114,8 @@ def check(rows: Sequence[bytes | None], expected: EncodedColumn, where: str, fir
             raise UnsafeArchive(f"{where}: row {row:,} holds an image of {found.height}x{found.width}.")
         if wrong := damage(data):
             raise CorruptArchive(f"{where}: row {row:,} holds {wrong}.", hint=DAMAGED)
-    if rows and rows[0] is not None and (wrong := _undecoded(rows[0])):
-        raise CorruptArchive(f"{where}: row {first:,} holds an image that cannot be decoded: {wrong}.", hint=DAMAGED)
+        if row % _DECODED == 0 and (wrong := _undecoded(data)):
+            raise CorruptArchive(f"{where}: row {row:,} holds an image that cannot be decoded: {wrong}.", hint=DAMAGED)
 
 
 def damage(data: bytes | memoryview) -> str | None:

@@ -451,7 +451,7 @@ class MinariFiles:
 
 
 def _is_hdf5(path: Path) -> bool:
-    return path.suffix in (".hdf5", ".h5") or (not is_media(path) and is_hdf5(path))
+    return not is_media(path) and (path.suffix in (".hdf5", ".h5") or is_hdf5(path))
 
 
 def locate(files: Sequence[Path]) -> MinariFiles | None:

@@ -89,7 +89,8 @@ def plan(archive: Archive) -> Plan:
     beside = [p for p in archive.files if is_beside(p)]
     media = [p for p in beside if camera_files.is_media(p)]
     if len(beside) < len(archive.files):
-        archive = replace(archive, files=tuple(p for p in archive.files if not is_beside(p)))
+        known = {*beside}
+        archive = replace(archive, files=tuple(p for p in archive.files if p not in known))
     if not archive.skip_bad and not all(map(is_flat, archive.files)):
         odd = next(p for p in archive.files if not is_flat(p))
         raise UnknownLayout(
@@ -105,8 +106,9 @@ def plan(archive: Archive) -> Plan:
         made = grouped.plan(archive)
     else:
         made = _by_jumps(archive) if archive.episodes_by == "jumps" else flat.plan(archive)
-    documents = [p for p in beside if p.name == arrow_files.SPLITS and "splits" in made.facts]
-    others = [p for p in beside if not camera_files.is_media(p) and p not in documents]
+    described = [p for p in beside if not camera_files.is_media(p)]
+    documents = [p for p in described if p.name == arrow_files.SPLITS and "splits" in made.facts]
+    others = [p for p in described if p not in documents]
     left_out = {**dict.fromkeys(others, "not a table"), **found.left_out}
     fates = accounting.of_beside(made.archive, beside, found.files, left_out)
     fates |= dict.fromkeys(documents, used_as(SPLITS))

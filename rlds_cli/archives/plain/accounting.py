@@ -112,16 +112,17 @@ def of_beside(
     reasons : mapping of Path to str
         Why some are left out.
     """
-    uses: dict[Path, list[str]] = {}
+    uses: dict[Path, tuple[str, ...]] = {}
     shown: dict[Path, Path] = {}  # below the root, whatever its links lead to
     for table in archive.files:
         directory = table.parent.resolve()
         has_links = directory != table.parent
         for field, paths in files.get(table, {}).items():
             for path in paths:
-                uses.setdefault(path, []).append(field)
-                shown.setdefault(path, table.parent / path.relative_to(directory) if has_links else path)
-    fates = {shown[path]: used_as(*of) for path, of in uses.items()}
+                if has_links and path not in uses:
+                    shown[path] = table.parent / path.relative_to(directory)
+                uses[path] = (*uses.get(path, ()), field)
+    fates = {shown.get(path, path): used_as(*of) for path, of in uses.items()}
     for path, real in camera_files.with_real_places(beside):
         of = uses.get(real) or uses.get(path.resolve())
         fates[path] = used_as(*of) if of else left_out(reasons.get(path, OF_BAD))

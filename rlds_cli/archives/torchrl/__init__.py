@@ -74,15 +74,16 @@ INDEX = "index"  # the row's place in the buffer, added by its writer
 
 def recognise(paths: Sequence[Path]) -> str | None:
     """Describe files of TorchRL or TensorDict in one line; None for other files."""
-    if any(p.name == BUFFER for p in paths):
+    names = {p.name for p in paths}
+    if BUFFER in names:
         return f"TorchRL's replay buffer: {_count(paths)}"
-    if any(p.name == DESCRIPTION for p in paths):
+    if DESCRIPTION in names:
         return f"TensorDict that rlds exported: {_count(paths)}"
-    if any(is_tensordict(p) for p in paths if p.name == META):
+    if META in names and any(is_tensordict(p) for p in paths if p.name == META):
         return f"memory-mapped TensorDict: {_count(paths)}"
-    if any(p.name == STORAGE for p in paths):
+    if STORAGE in names:
         return f"TorchRL's storage: {_count(paths)}"
-    if any(p.suffix == ".memmap" for p in paths) and any(p.name.endswith("meta.pt") for p in paths):
+    if any(n.endswith("meta.pt") for n in names) and any(p.suffix == ".memmap" for p in paths):
         return "memory-mapped tensors, described by a pickle"
     if len(paths) == 1 and stores.is_checkpoint(paths[0]):
         return "TorchRL's checkpoint of trajectories (HDF5)"

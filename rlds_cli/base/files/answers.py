@@ -1,14 +1,15 @@
 """Values as plain data: JSON and the bytes of arrays, which a process takes from another one that it does not trust.
 
 Reading them runs no code, unlike reading a pickle. Besides JSON there are tuples, bytes, paths, arrays of numbers and
-texts, and dataclasses of a list that the reading side names.
+texts, and dataclasses of a list that the reading side names. A dataclass that occurs again is written once: an account
+of thousands of files has few different fates.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,8 @@ def dump(value: object) -> tuple[bytes, list[memoryview]]:
     TypeError
         A value is not plain data.
     """
-    buffers: list[memoryview] = []
-    return json.dumps(_written(value, buffers)).encode(), buffers
+    writing = _Writing([], {})
+    return json.dumps(_written(value, writing)).encode(), writing.buffers
 
 
 def load(text: bytes, buffers: Sequence[bytearray], types: Mapping[str, type]) -> Any:
@@ -44,27 +45,50 @@ def load(text: bytes, buffers: Sequence[bytearray], types: Mapping[str, type]) -
     ValueError, KeyError, TypeError, IndexError
         The data are not such a value.
     """
-    return _read(json.loads(text), buffers, types)
+    return _read(json.loads(text), _Reading(buffers, types, []))
 
 
-def _written(value: object, buffers: list[memoryview]) -> Any:
+@dataclass(frozen=True, slots=True)
+class _Writing:
+    """The bytes that were referred to, and the dataclasses that were written, with their numbers, by identity."""
+
+    buffers: list[memoryview]
+    known: dict[int, tuple[int, object]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The bytes that are referred to, the dataclasses that may occur, and those that were read."""
+
+    buffers: Sequence[bytearray]
+    types: Mapping[str, type]
+    known: list[Any]
+
+
+def _written(value: object, to: _Writing) -> Any:
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, list):
-        return [_written(v, buffers) for v in value]
+        return [_written(v, to) for v in value]
     if isinstance(value, tuple):
-        return {"tuple": [_written(v, buffers) for v in value]}
+        if value and all(isinstance(v, Path) for v in value):
+            return {"paths": [*map(str, value)]}
+        return {"tuple": [_written(v, to) for v in value]}
     if isinstance(value, Mapping):
-        return {"dict": [[_written(k, buffers), _written(v, buffers)] for k, v in value.items()]}
+        return {"dict": [[_written(k, to) for k in value], [_written(v, to) for v in value.values()]]}
     kind: Any = type(value)
     if (names := _names(kind)) is not None:
-        return {kind.__name__: [_written(getattr(value, n), buffers) for n in names]}
+        if (again := to.known.get(id(value))) is not None:
+            return {"same": again[0]}
+        said = {kind.__name__: [_written(getattr(value, n), to) for n in names]}
+        to.known[id(value)] = len(to.known), value  # which keeps it: another one could get its identity
+        return said
     if isinstance(value, Path):
         return {"path": str(value)}
     if isinstance(value, bytes | bytearray | memoryview):
-        buffers.append(memoryview(value).cast("B") if len(value) else memoryview(b""))
-        return {"bytes": len(buffers) - 1}
-    return _array(value, buffers)
+        to.buffers.append(memoryview(value).cast("B") if len(value) else memoryview(b""))
+        return {"bytes": len(to.buffers) - 1}
+    return _array(value, to)
 
 
 @lru_cache(1 << 8)
@@ -73,58 +97,65 @@ def _names(kind: type) -> tuple[str, ...] | None:
     return tuple(f.name for f in fields(kind)) if is_dataclass(kind) else None
 
 
-def _array(value: object, buffers: list[memoryview]) -> Any:
+def _array(value: object, to: _Writing) -> Any:
     import numpy as np
 
     if isinstance(value, str):  # np.str_
         return str(value)
     if isinstance(value, Sequence):
-        return [_written(v, buffers) for v in value]
+        return [_written(v, to) for v in value]
     if not isinstance(value, np.ndarray | np.generic):
         raise TypeError(f"{type(value).__name__} is not plain data.")
     array = np.asarray(value)
     if array.dtype.kind == "O":
-        return {"objects": [list(array.shape), [_written(v, buffers) for v in array.ravel().tolist()]]}
+        return {"objects": [list(array.shape), [_written(v, to) for v in array.ravel().tolist()]]}
     if array.dtype.kind not in _KINDS:
         raise TypeError(f"{array.dtype} is not plain data.")
     flat = np.ascontiguousarray(array)
-    buffers.append(flat.reshape(-1).view(np.uint8).data if flat.nbytes else memoryview(b""))
+    to.buffers.append(flat.reshape(-1).view(np.uint8).data if flat.nbytes else memoryview(b""))
     name = "array" if isinstance(value, np.ndarray) else "scalar"
-    return {name: [array.dtype.str, list(array.shape), len(buffers) - 1]}
+    return {name: [array.dtype.str, list(array.shape), len(to.buffers) - 1]}
 
 
-def _read(value: Any, buffers: Sequence[bytearray], types: Mapping[str, type]) -> Any:
+def _read(value: Any, of: _Reading) -> Any:
     if isinstance(value, list):
-        return [_read(v, buffers, types) for v in value]
+        return [_read(v, of) for v in value]
     if not isinstance(value, dict):
         return value
     ((name, inner),) = value.items()
     match name:
+        case "same":
+            return of.known[inner]
         case "tuple":
-            return tuple(_read(v, buffers, types) for v in inner)
+            return tuple([_read(v, of) for v in inner])
         case "dict":
-            return {_read(k, buffers, types): _read(v, buffers, types) for k, v in inner}
+            keys, values = inner
+            return {_read(k, of): _read(v, of) for k, v in zip(keys, values, strict=True)}
         case "path":
             return Path(inner)
+        case "paths":
+            return tuple(map(Path, inner))
         case "bytes":
-            return bytes(buffers[inner])
+            return bytes(of.buffers[inner])
         case "array" | "scalar" | "objects":
-            return _read_array(name, inner, buffers, types)
-    kind = types[name]
-    return kind(**{n: _read(v, buffers, types) for n, v in zip(_names(kind) or (), inner, strict=True)})
+            return _read_array(name, inner, of)
+    kind = of.types[name]
+    found = kind(**{n: _read(v, of) for n, v in zip(_names(kind) or (), inner, strict=True)})
+    of.known.append(found)
+    return found
 
 
-def _read_array(name: str, inner: Any, buffers: Sequence[bytearray], types: Mapping[str, type]) -> Any:
+def _read_array(name: str, inner: Any, of: _Reading) -> Any:
     import numpy as np
 
     if name == "objects":
         shape, values = inner
         out = np.empty(len(values), object)
-        out[:] = [_read(v, buffers, types) for v in values]
+        out[:] = [_read(v, of) for v in values]
         return out.reshape(shape)
     said, shape, number = inner
     dtype = np.dtype(str(said))
     if dtype.kind not in _KINDS:
         raise ValueError(f"an array of {dtype}")
-    array = np.frombuffer(buffers[number], dtype).reshape(shape)
+    array = np.frombuffer(of.buffers[number], dtype).reshape(shape)
     return array if name == "array" else array[()]

@@ -11,10 +11,11 @@ import hashlib
 import os
 import stat
 from collections.abc import Mapping
-from pathlib import Path, PurePath
+from pathlib import Path
 
-from rlds_cli.base.files import trees
+from rlds_cli.base.files import hashing, trees
 from rlds_cli.base.files.hashing import sha256_of as sha256_of_file
+from rlds_cli.base.files.names import below
 
 DOCUMENTS = (".zgroup", ".zarray", "zarr.json")
 OF_TABLE = (STATE, INFO) = ("state.json", "dataset_info.json")
@@ -35,20 +36,20 @@ def is_bundle(path: Path) -> bool:
     return is_store(path) or is_saved_table(path)
 
 
-def gathered(files: Mapping[Path, PurePath | None], top: Path) -> dict[Path, PurePath | None]:
+def gathered(files: Mapping[Path, str | None], top: Path) -> dict[Path, str | None]:
     """Return files at and below the directory ``top`` with each bundle in the place of its files.
 
     ``files`` are absolute, with their names relative to ``top``; that of a bundle which is ``top`` itself is None.
     """
     bundles = {f.parent for f in files if f.name in DOCUMENTS}
     bundles |= {f.parent for f in files if f.name == STATE and f.with_name(INFO) in files}
-    found: dict[Path, PurePath | None] = {}
+    found: dict[Path, str | None] = {}
     for file, name in files.items():
         inside = [d for d in file.parents if d in bundles and (d == top or top in d.parents)] if bundles else []
         if not inside:
             found[file] = name
         elif inside[-1] not in found:
-            found[inside[-1]] = inside[-1].relative_to(top) if inside[-1] != top else None
+            found[inside[-1]] = below(inside[-1], top) if inside[-1] != top else None
     return found
 
 
@@ -75,6 +76,14 @@ def sha256_of(file: Path) -> str:
     names = sorted((f.relative_to(file).as_posix(), f) for f in parts(file))
     listing = "".join(f"{sha256_of_file(f)}  {name}\n" for name, f in names)
     return hashlib.sha256(listing.encode(errors="surrogateescape")).hexdigest()
+
+
+def content_of(file: Path) -> tuple[int, str]:
+    """Return the bytes of a file of an archive and its sha256, as `size_of` and `sha256_of`; it is opened once."""
+    try:
+        return hashing.content_of(file)
+    except IsADirectoryError:
+        return size_of(file), sha256_of(file)
 
 
 def is_file(path: Path) -> bool:

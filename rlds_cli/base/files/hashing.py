@@ -24,6 +24,12 @@ def sha256_of(file: Path, told: Callable[[int], None] | None = None) -> str:
     return digest.hexdigest()
 
 
+def content_of(file: Path) -> tuple[int, str]:
+    """Return the size of a file and its sha256."""
+    digest = hashlib.sha256()
+    return _feed(digest, file, None), digest.hexdigest()
+
+
 def hash_of(kind: str, file: Path) -> str:
     """Return the hash of a file, of a kind that sources publish: ``git_sha1``, ``md5`` or ``crc32c``."""
     found = digest(kind, file.stat().st_size)
@@ -62,12 +68,14 @@ class _Crc32c:
         return f"{self._value:08x}"
 
 
-def _feed(digest: Digest, file: Path, told: Callable[[int], None] | None) -> None:
+def _feed(digest: Digest, file: Path, told: Callable[[int], None] | None) -> int:
+    """Add the content of a file to a hash; return its bytes."""
     done = 0
-    with file.open("rb", buffering=0) as stream:
-        size = os.fstat(stream.fileno()).st_size  # most files are small, and memory for more takes longer than they do
-        while block := stream.read(min(_BLOCK, max(_SMALL, size + 1))):
+    with open(file, "rb", buffering=0) as stream:  # noqa: PTH123  (thousands of small ones)
+        size = os.fstat(stream.fileno()).st_size  # memory for more takes longer than most files do
+        while block := stream.read(min(_BLOCK, max(_SMALL, size - done + 1))):
             digest.update(block)
             done += len(block)
             if told is not None:
                 told(done)
+    return done

@@ -122,7 +122,7 @@ def below(path: Path, directory: Path) -> str:
 
 def is_unfinished(name: str) -> bool:
     """Return whether a file of this name belongs to an unfinished download: a part, or a file beside it."""
-    return re.search(r"\.part(\.(json|lock|spans))?$", name) is not None
+    return ".part" in name and re.search(r"\.part(\.(json|lock|spans))?$", name) is not None
 
 
 def of_url(url: str) -> str:

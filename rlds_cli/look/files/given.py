@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from rlds_cli.archives import Entry, WithoutData, holds_no_data
 from rlds_cli.base import ids, settings
 from rlds_cli.base.files import bundles, trees
-from rlds_cli.base.files.names import is_unfinished
+from rlds_cli.base.files.names import below, is_unfinished
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.settings import StrPath
 from rlds_cli.base.text import natural
@@ -95,7 +95,7 @@ def choose_files(paths: Sequence[StrPath], *, most: int | None = None, home: Str
         if address:
             raise ArchiveError(f'"{given}" is an address; only files on this machine can be imported.', hint=address)
         path = settings.expanded(given)
-        files = {f.absolute(): name for f, name in _files(path, most)}
+        files = dict(_files(path, most))
         of_rlds = _take_own(path.absolute(), files, homes)
         made |= {_name(d, _fixed(path.absolute())): said for d, said in of_rlds.items()}
         files = bundles.gathered(files, _fixed(path.absolute()))
@@ -107,13 +107,13 @@ def choose_files(paths: Sequence[StrPath], *, most: int | None = None, home: Str
             raise ArchiveError(
                 f"{given}: there is no such file, and no file matches.", hint=f"paths are relative to {Path.cwd()}"
             )
-        found.update(dict.fromkeys(sorted(data, key=lambda f: natural(f.as_posix()))))
-        left_out |= {f: files[f] or PurePath(f.name) for f in {*files}.difference(data)}
+        found.update(dict.fromkeys(sorted(data, key=lambda f: natural(os.fspath(f)))))
+        left_out |= {f: PurePath(files[f] or f.name) for f in {*files}.difference(data)}
     rest = sorted(name for f, name in left_out.items() if f not in found)
     return GivenFiles(tuple(found), tuple(rest), made)
 
 
-def _take_own(path: Path, files: dict[Path, PurePath | None], homes: Sequence[Path]) -> dict[Path, tuple[int, str]]:
+def _take_own(path: Path, files: dict[Path, str | None], homes: Sequence[Path]) -> dict[Path, tuple[int, str]]:
     """Take what rlds has made out of the files of a directory or a pattern; return how many files of which places."""
     taken: dict[Path, tuple[int, str]] = {}
     made = own.below(_fixed(path), files, homes) if not path.is_file() else {}
@@ -134,18 +134,21 @@ def _fixed(path: Path) -> Path:
     return path if path.is_dir() else next(p for p in path.parents if not glob.has_magic(str(p)))
 
 
-def _files(path: Path, most: int | None) -> Iterator[tuple[Path, PurePath | None]]:
-    """Yield the regular files of a path, each with its name relative to a directory; None if it was named itself."""
+def _files(path: Path, most: int | None) -> Iterator[tuple[Path, str | None]]:
+    """Yield the regular files of a path: absolute, with the name relative to a directory; None if it was named itself.
+
+    Paths of thousands of images are handled as texts, since pathlib takes ten times as long.
+    """
     if path.is_dir():
-        yield from ((f, f.relative_to(path)) for f in _below(path, most))
+        yield from _below(path, most)
     elif path.exists():
-        yield path, None
+        yield path.absolute(), None
     else:
         for match in _matches(path):
             if match.is_dir():
-                yield from ((f, f.relative_to(match)) for f in _below(match, most))
+                yield from _below(match, most)
             elif match.is_file():
-                yield match, PurePath(match.name)
+                yield match.absolute(), match.name
 
 
 def _is_unfinished(path: Path) -> bool:
@@ -161,15 +164,16 @@ def _matches(pattern: Path) -> list[Path]:
         ) from None
 
 
-def _below(directory: Path, most: int | None) -> list[Path]:
-    """Return all regular files below a directory, sorted, except those that vanish or cannot be read."""
-    found = trees.files(directory, most)
+def _below(directory: Path, most: int | None) -> list[tuple[Path, str]]:
+    """Return all regular files below a directory with their names, sorted, except those that cannot be read."""
+    top = directory.absolute()
+    found = trees.files(top, most)
     if most is not None and len(found) > most:
         raise ArchiveError(
             f"{directory} holds more than {most:,} files: too many for one archive.",
             hint="name a directory that holds one archive and nothing else",
         )
-    return sorted(found, key=lambda file: os.fspath(file).split("/"))
+    return [(file, below(file, top)) for file in sorted(found, key=os.fspath)]
 
 
 def _refuse_address(url: str, id: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -129,7 +130,7 @@ def identities(files: Sequence[Path], beside: Sequence[Path] = ()) -> dict[Path,
             if bundles.is_bundle(file):
                 found[file] = (status.st_dev, *bundles.state_of(file))
             else:
-                found[file] = (status.st_dev, status.st_ino, sum(map(media_files.is_image, file.iterdir())), 0)
+                found[file] = (status.st_dev, status.st_ino, sum(map(media_files.is_image, os.listdir(file))), 0)  # noqa: PTH208
         except OSError:
             found[file] = (0, 0, 0, 0)
     return found
