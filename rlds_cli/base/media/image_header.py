@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import zlib
 from typing import Literal, NamedTuple, get_args
 
@@ -13,6 +14,7 @@ _END = 64  # bytes at the end of a JPEG, among which its last marker is
 _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG = b"\xff\xd8\xff"
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}  # by colour type; a palette counts as RGB
+_SOF = struct.Struct(">BHHB")  # bits, height, width and channels
 _NOT_SIZES = {0xC4, 0xC8, 0xCC}  # markers in the range of frame headers with another meaning: DHT, JPG, DAC
 _BARE = {0x01, *range(0xD0, 0xD9)}  # markers without a length
 
@@ -84,10 +86,10 @@ def _jpeg(data: bytes | memoryview, at: int, stop: int) -> ImageHeader | None:
         elif marker in _BARE:
             at += 2
         elif 0xC0 <= marker <= 0xCF and marker not in _NOT_SIZES:
-            height, width = _number(data, at + 5, 2), _number(data, at + 7, 2)
-            return ImageHeader("jpeg", height, width, data[at + 9], data[at + 4])
+            bits, height, width, channels = _SOF.unpack_from(data, at + 4)
+            return ImageHeader("jpeg", height, width, channels, bits)
         else:
-            at += 2 + max(2, _number(data, at + 2, 2))
+            at += 2 + max(2, data[at + 2] << 8 | data[at + 3])
     return None
 
 
