@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -14,6 +15,8 @@ from rlds_cli.archives.recognised import ANSWERS, Recognised
 from rlds_cli.base.files import child
 from rlds_cli.base.progress import Progress, silent
 from rlds_cli.errors import ArchiveError
+
+_log = logging.getLogger(__name__)
 
 # Imported by the other process alone, since they open files.
 _BOUNDARY, _PLANNING, _DESCRIBING = (f"rlds_cli.archives.{name}" for name in ("boundary", "planning", "describing"))
@@ -41,6 +44,8 @@ def plan_files(archive: Archive, format: str | None) -> Recognised:
             rest = tuple(f for f in archive.files if str(f) != e.ended_at)
             if not archive.skip_bad or not rest or len(rest) == len(archive.files):
                 raise
+            for said in getattr(e, "__notes__", ()):
+                _log.warning("%s", said)
             note = skipped_file(archive.name_of(archive.files.index(Path(e.ended_at))), e)
             archive = replace(archive, files=rest, left_out=(*archive.left_out, note))
         else:

@@ -158,9 +158,16 @@ def error(exc: RldsError) -> None:
         failure(exc)
 
 
-def error_facts(exc: RldsError) -> dict[str, str | None]:
-    """An error for ``--json``."""
-    return {"error": exc.message, "kind": _kind(exc), "hint": exc.hint}
+def error_facts(exc: RldsError) -> dict[str, object]:
+    """An error for ``--json``; with what a process printed that failed, if it printed something."""
+    facts: dict[str, object] = {"error": exc.message, "kind": _kind(exc), "hint": exc.hint}
+    said = _printed(exc)
+    return {**facts, "printed": said} if said else facts
+
+
+def _printed(exc: RldsError) -> list[str]:
+    """The lines that a process of an error printed, which are notes of the error."""
+    return [visible.message(line) for note in getattr(exc, "__notes__", ()) for line in note.splitlines()]
 
 
 def failure(exc: RldsError) -> None:
@@ -170,6 +177,8 @@ def failure(exc: RldsError) -> None:
     kind = _kind(exc)
     first, *more = f"{kind}: {exc.message}".split("\n")  # such as what a function of the user's raised
     said = [first, *(f"    {line}" for line in more), *([f"  hint: {exc.hint}"] if exc.hint else [])]
+    if printed := _printed(exc):
+        print(visible.lines(printed), file=sys.stderr)  # noqa: T201
     if _mode["verbose"]:
         said += [visible.message(f"  caused by: {kind}: {text}") for kind, text, _ in map(described, causes(exc))]
     shown = visible.lines(said)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import pickle
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import zlib
 from contextlib import suppress
@@ -119,15 +122,53 @@ def test_what_libraries_print_is_logged_and_not_shown(
     assert caplog.messages[0].endswith("\none\ntwo\\x1b[1m")
 
 
-def test_what_code_of_the_user_prints_is_shown_line_by_line(capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_code_of_the_user_prints_is_logged_as_a_warning(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     child.ask(functions.say_aloud, names=())
-    assert capfd.readouterr() == ("", "one\ntwo\\x1b[1m\n")
+    assert capfd.readouterr() == ("", "")
+    assert [(r.levelname, r.getMessage()) for r in caplog.records] == [("WARNING", "one\ntwo\\x1b[1m")]
 
 
-def test_the_last_words_of_a_process_that_a_file_has_ended_are_shown(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ArchiveError, match="exit code 3"):
+def test_the_last_words_of_a_process_that_a_file_has_ended_are_a_note_of_the_error(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(ArchiveError, match="exit code 3") as caught:
         child.ask(functions.say_and_leave, names=())
-    assert capfd.readouterr() == ("", "one\ntwo\\x1b[1m\n")
+    assert caught.value.__notes__ == ["one\ntwo\\x1b[1m"]
+    assert pickle.loads(pickle.dumps(caught.value)).__notes__ == caught.value.__notes__
+    assert capfd.readouterr() == ("", "") and not caplog.records
+
+
+def test_each_error_has_what_was_printed_for_it() -> None:
+    with child.reading():
+        for word in ("one", "two"):
+            with pytest.raises(CorruptArchive, match="a.h5 is damaged") as caught:
+                child.ask(functions.say_and_fail, word, names=())
+            assert caught.value.__notes__ == [word]
+
+
+@pytest.mark.parametrize(
+    ("end", "error"),
+    [
+        ("os.kill(os.getpid(), 11)", "ended a process by signal 11"),
+        ("os.kill(os.getpid(), 9)", "was killed (signal 9"),
+        ("os._exit(3)", "exit code 3"),
+        ("raise ValueError('of one kind')", "of one kind"),
+    ],
+)
+def test_a_reader_that_fails_is_one_document_with_what_it_printed(tmp_path: Path, end: str, error: str) -> None:
+    reader, data = tmp_path / "lab.py", table(tmp_path / "a.h5")
+    said = "print('on stdout', flush=True); print('on stderr\\x1b[1m', file=sys.stderr, flush=True)"
+    code = f"import os, sys\nfrom rlds_cli.archives.plain import *\ndef recognise(*_): {said}; {end}\n"
+    reader.write_text(code + "plan = read = recognise\n")
+    args = ("import", data, "--name", "local/x", "--reader", reader)
+    done = run_rlds(*args, "--json")
+    document = json.loads(done.stdout)
+    assert (done.returncode, done.stderr) == (1, b"")
+    assert document["printed"] == ["on stdout", "on stderr\\x1b[1m"] and error in document["error"]
+    printed = run_rlds(*args).stderr.decode().splitlines()
+    assert printed[:2] == document["printed"] and error in printed[2]
 
 
 @pytest.mark.slow
@@ -145,13 +186,13 @@ def test_what_a_library_says_of_a_damaged_schema_stays_off_the_terminal(
     assert b"Error with: lab Any float64" in run_rlds(*dry, "--verbose").stderr.splitlines()
 
 
-def test_what_a_reader_of_the_user_prints_is_shown(tmp_path: Path) -> None:
+def test_what_a_reader_of_the_user_prints_is_shown_but_beside_a_document(tmp_path: Path) -> None:
     code = "from rlds_cli.archives.plain import *\nprint('this is own.py')\n"
     (tmp_path / "own.py").write_text(code)
-    done = run_rlds(
-        "import", str(table(tmp_path / "a.h5")), "--name", "local/x", "--reader", f"{tmp_path / 'own.py'}", "--dry-run"
-    )
-    assert done.returncode == 0 and b"this is own.py\n" in done.stderr, done.stderr
+    args = ["import", table(tmp_path / "a.h5"), "--name", "local/x", "--reader", tmp_path / "own.py", "--dry-run"]
+    for more, shown in ((), b"this is own.py\n"), (("--json",), b""):
+        done = subprocess.run([sys.executable, "-m", "rlds_cli", *args, *more], capture_output=True)
+        assert (done.returncode, done.stderr) == (0, shown)
 
 
 def test_an_interruption_ends_the_process(tmp_path: Path) -> None:

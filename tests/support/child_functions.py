@@ -60,6 +60,12 @@ def say_aloud() -> None:
     say()
 
 
+def say_and_fail(word: str) -> None:
+    child.show()
+    print(word, flush=True)
+    damaged()
+
+
 def say_and_leave() -> None:
     say()
     leave()

@@ -12,8 +12,9 @@ some, too. The limit counts the memory that the process itself takes (``RLIMIT_D
 
 A process that reads for another one calls the function itself.
 
-Libraries print remarks about files, which help nobody: they are logged, at level DEBUG. What a reader of the user's own
-prints is shown, and so are the last words of a process that a file has ended.
+Libraries print remarks about files, which help nobody: they are logged, at level DEBUG, and what a reader of the user's
+own prints at level WARNING, which a terminal shows. Where a call fails, that is a note of the error, and so are the last
+words of a process that a file has ended.
 """
 
 from __future__ import annotations
@@ -169,7 +170,7 @@ class _Child:
 
         ours, its = socket.socketpair()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  (what readers and libraries print)
-        self._is_shown = False
+        self._is_shown, self._told = False, 0
         self._noted = tempfile.TemporaryFile()  # noqa: SIM115  (the file that it reads)
         passed = its.fileno(), self._noted.fileno()
         code = _CODE.format(path=sys.path, fd=passed[0], noted=passed[1], modules=modules)
@@ -195,11 +196,9 @@ class _Child:
         progress: Progress,
     ) -> Iterator[Any]:
         """Yield the values of a call, or its only one."""
-        memory, directory = settings.read_memory(), ""
-        with suppress(OSError):  # it was removed
-            directory = str(Path.cwd())
+        memory = settings.read_memory()
         known = {t.__name__: t for t in (*types, Event)}
-        call = _Call(function, arguments, dict(os.environ), directory, memory)
+        call = _Call(function, arguments, dict(os.environ), _directory(), memory)
         answered = False
         try:
             data = pickle.dumps(call, protocol=5)
@@ -215,12 +214,9 @@ class _Child:
                 elif kind == "shown":
                     self._is_shown = True
                 elif kind == "error":
-                    raise _restored(value)
+                    raise self._quoted(_restored(value))
         except (EOFError, ConnectionError):
-            file = self._file()
-            error = self._died(self._being_read(names), memory)
-            error.ended_at = file
-            raise error from None
+            raise self._died(self._being_read(names), memory) from None
         finally:
             if not answered:  # nobody waits for the rest
                 self.kill()
@@ -254,9 +250,9 @@ class _Child:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        said = visible.lines(map(visible.message, self._last_words().strip().splitlines()))
+        said = self._last_words()
         if said and self._is_shown:
-            sys.stderr.write(f"{said}\n")
+            _log.warning("%s", said)
         elif said:
             _log.debug("libraries printed while files were read:\n%s", said)
         self._said.close()
@@ -267,11 +263,18 @@ class _Child:
         size = _SIZE.unpack(os.pread(self._noted.fileno(), _SIZE.size, 0).ljust(_SIZE.size, b"\0"))[0]
         return os.fsdecode(os.pread(self._noted.fileno(), min(size, _LONGEST), _SIZE.size))
 
-    def _last_words(self) -> str:
-        """Return the end of what the process printed."""
-        size = self._said.seek(0, os.SEEK_END)
-        self._said.seek(max(0, size - _SHOWN))
-        return self._said.read().decode(errors="replace")
+    def _last_words(self) -> visible.Lines:
+        """Return the end of what the process printed and nobody was told of; from then on it is told."""
+        size = os.fstat(self._said.fileno()).st_size
+        begin, self._told = max(self._told, size - _SHOWN), size
+        said = os.pread(self._said.fileno(), size - begin, begin).decode(errors="replace")
+        return visible.lines(map(visible.message, said.strip().splitlines()))
+
+    def _quoted(self, error: BaseException) -> BaseException:
+        """Return an error of a call, with a note of what the process printed if that is to be shown."""
+        if self._is_shown and (said := self._last_words()):
+            error.add_note(said)
+        return error
 
     def kill(self) -> None:
         """End the process in the middle of its work."""
@@ -302,27 +305,31 @@ class _Child:
         return data
 
     def _died(self, what: str, memory: int) -> ArchiveError:
-        """Say what the end of the process means, which read ``what``."""
-        code = self._process.wait()
-        self._is_shown = True
-        lacks_memory = code == -signal.SIGABRT and _NO_MEMORY.search(self._last_words())
-        if lacks_memory:
-            self._said.truncate(0)
-        self.end()
-        if lacks_memory:
-            return _too_much(what, memory)
-        if code == -signal.SIGKILL:
-            return ArchiveError(
-                f"{what}: the process that reads it was killed (signal 9; the system does this when memory runs out).",
-                hint=f"RLDS_READ_MEMORY={text.size_of(memory / 2).replace(' ', '')} refuses it earlier",
-            )
-        if code < 0:
-            return CorruptArchive(
-                f"{what}: reading it ended a process by signal {-code} ({_signal(-code)}): it is damaged, or made to "
-                "do this.",
-                hint=f"fetch or write it again; if it is sound, {_more_memory(memory)} in case that memory ran out",
-            )
-        return ArchiveError(f"{what}: the process that reads it left with exit code {code}.")
+        """Say what the end of the process means, which read ``what``, and what it printed last."""
+        code, said, file = self._process.wait(), self._last_words(), self._file()
+        if code == -signal.SIGABRT and _NO_MEMORY.search(said):
+            error, said = _too_much(what, memory), visible.Lines()
+        else:
+            error = _ended(what, code, memory)
+        error.ended_at = file
+        if said:
+            error.add_note(said)
+        return error
+
+
+def _ended(what: str, code: int, memory: int) -> ArchiveError:
+    if code == -signal.SIGKILL:
+        return ArchiveError(
+            f"{what}: the process that reads it was killed (signal 9; the system does this when memory runs out).",
+            hint=f"RLDS_READ_MEMORY={text.size_of(memory / 2).replace(' ', '')} refuses it earlier",
+        )
+    if code < 0:
+        return CorruptArchive(
+            f"{what}: reading it ended a process by signal {-code} ({_signal(-code)}): it is damaged, or made to "
+            "do this.",
+            hint=f"fetch or write it again; if it is sound, {_more_memory(memory)} in case that memory ran out",
+        )
+    return ArchiveError(f"{what}: the process that reads it left with exit code {code}.")
 
 
 def _directory() -> str:
