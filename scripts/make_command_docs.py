@@ -26,7 +26,8 @@ HEAD = f"""\
 Results, and JSON with `--json`, go to stdout; everything else goes to stderr. Exit codes: 0 success, 1 an expected
 failure (one line and a hint), 2 wrong usage, 130 interrupted. Texts show sizes in MiB and GiB, JSON in bytes. With
 `--json` an error is `{{"error": ..., "kind": ..., "hint": ...}}` on stdout, no question is asked, and stderr is empty
-but for what your own functions print; `printed` has the lines that a failed reader printed. Commands for several datasets accept glob patterns; quote them.
+but for what your own functions print; `printed` has the lines that a failed reader printed.
+Commands for several datasets accept glob patterns; quote them.
 
 ## Environment variables
 
