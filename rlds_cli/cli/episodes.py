@@ -67,7 +67,8 @@ def _table(found: EpisodePage) -> str:
     names = [c.name for c in found.columns if c.usual]
     numbers = " ".join(c.name for c in found.columns if c.kind == "number")
     rows = [[f"{row.number:,}", *(_cell(row.values[name]) for name in names)] for row in found.episodes]
-    return out.table(["EPISODE", *names], rows, right=f"EPISODE {numbers}") if rows else ""
+    texts = [c.name for c in found.columns if c.kind == "text"]
+    return out.table(["EPISODE", *names], rows, right=f"EPISODE {numbers}", texts=texts) if rows else ""
 
 
 def _cell(value: Any) -> str:

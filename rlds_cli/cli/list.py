@@ -84,7 +84,7 @@ def _families(o: Overview) -> str:
     closed = sum(f.closed for f in o.families)
     homes = "; ".join(_home(h) for h in o.homes) or "nothing here yet"
     count = f"{sum(offered):,} datasets of {len(offered)} families can be downloaded, {closed:,} no longer; {homes}"
-    return visible.lines([out.table(header, rows, right=right), count])
+    return visible.lines([out.table(header, rows, right=right), out.by_semicolons(count, indent="")])
 
 
 def _family(f: FamilyRow) -> tuple[str, ...]:

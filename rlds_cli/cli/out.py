@@ -11,12 +11,13 @@ import dataclasses
 import json
 import logging
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
 
 
+_LEAST = 16  # columns of a cell that is cut
+_PROSE = re.compile("(note|warning|error): ")  # what a line says that is neither a command nor a figure
 _mode = {"json": False, "quiet": False, "verbose": False}  # set once per process by the options of a command
 
 
@@ -97,7 +100,8 @@ def _draw(console: Any, renderable: Any) -> None:
     """Print on a rich console without cropping lines, without trailing blanks, and without markup."""
     from rich.text import Text
 
-    drawn = Text(visible.line(renderable)) if isinstance(renderable, str) else _Visible(renderable)
+    styled = styles.wanted(console.file)
+    drawn = Text(visible.line(renderable)) if isinstance(renderable, str) else _Visible(renderable, styled=styled)
     with console.capture() as captured:
         console.print(drawn, crop=False)
     text = "\n".join(line.rstrip() for line in captured.get().split("\n"))
@@ -106,26 +110,34 @@ def _draw(console: Any, renderable: Any) -> None:
 
 
 class _Visible:
-    """A renderable that draws another one with its styles and with its control characters escaped."""
+    """A renderable that draws another one, with its styles or without, and with its control characters escaped."""
 
-    def __init__(self, renderable: Any) -> None:
-        self._renderable = renderable
+    def __init__(self, renderable: Any, *, styled: bool) -> None:
+        self._renderable, self._styled = renderable, styled
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
         from rich.segment import Segment
 
         for s in console.render(self._renderable, options):
-            yield s if s.control else Segment("\n".join(map(visible.line, s.text.split("\n"))), s.style)
+            shown = "\n".join(map(visible.line, s.text.split("\n")))
+            yield s if s.control else Segment(shown, s.style if self._styled else None)
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = "") -> str:
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = "", texts: Sequence[str] = ()) -> str:
     """Format a table with columns as wide as their cells; headings in ``right`` (words) are right-aligned.
 
-    On a terminal, lines are cut at its edge; in a pipe nothing is cut.
+    On a terminal, cells of columns in ``texts`` are cut if the table is wider, and lines at its edge; in a pipe nothing
+    is cut.
     """
     aligned = right.split()
     rows = [[*map(visible.line, row)] for row in rows]
     widths = [max(len(r[k]) for r in (header, *rows)) for k in range(len(header))]
+    over = sum(widths) + 2 * len(widths) - 2 - (terminal_width() or sys.maxsize)
+    narrowed = [k for k, name in enumerate(header) if name in texts]
+    while over > 0 and max((widths[k] for k in narrowed), default=0) > _LEAST:
+        widths[max(narrowed, key=lambda k: widths[k])] -= 1
+        over -= 1
+    rows = [[_cut(cell, width) for cell, width in zip(row, widths, strict=True)] for row in rows]
     lines = []
     for row in (header, *rows):
         cells = [c.rjust(w) if h in aligned else c.ljust(w) for c, w, h in zip(row, widths, header, strict=True)]
@@ -140,14 +152,41 @@ def terminal_width() -> int | None:
 
 def _fit(line: str, least: int) -> str:
     width = terminal_width()
-    room = len(line) if width is None else max(width, least)
-    return line if len(line) <= room else line[: room - 1] + "…"
+    return _cut(line, len(line) if width is None else max(width, least))
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def by_semicolons(text: str, *, stream: TextIO | None = None, indent: str = "  ") -> visible.Lines:
+    """Break a text at its semicolons where a terminal is narrower: commands in it stay whole."""
+    return visible.lines(_broken(text.split("; "), "; ", stream or sys.stdout, indent))
+
+
+def _by_words(text: str, stream: TextIO, indent: str) -> list[str]:
+    return _broken(text.split(" "), " ", stream, indent)
+
+
+def _broken(parts: Sequence[str], joint: str, stream: TextIO, indent: str) -> list[str]:
+    """Join parts to lines that a terminal has room for; a longer part has a line of its own."""
+    width = shutil.get_terminal_size().columns if stream.isatty() else sys.maxsize
+    lines = [parts[0]]
+    for part in parts[1:]:
+        if len(lines[-1]) + len(joint) + len(part) < width:
+            lines[-1] += joint + part
+        else:
+            lines[-1] += joint.rstrip()
+            lines.append(indent + part)
+    return lines
 
 
 def note(text: str) -> None:
     """Print a line on stderr, unless ``--quiet`` or ``--json``."""
     if not _mode["quiet"] and not _mode["json"]:
-        print(visible.message(text), file=sys.stderr)  # noqa: T201
+        said = visible.message(text)
+        is_prose = _PROSE.match(said) and not isinstance(text, visible.Lines)
+        print("\n".join(_by_words(said, sys.stderr, "  ")) if is_prose else said, file=sys.stderr)  # noqa: T201
 
 
 def error(exc: RldsError) -> None:
@@ -176,7 +215,9 @@ def failure(exc: RldsError) -> None:
         return
     kind = _kind(exc)
     first, *more = f"{kind}: {exc.message}".split("\n")  # such as what a function of the user's raised
-    said = [first, *(f"    {line}" for line in more), *([f"  hint: {exc.hint}"] if exc.hint else [])]
+    said = [*_by_words(first, sys.stderr, "  "), *(f"    {line}" for line in more)]
+    if exc.hint:
+        said += by_semicolons(f"  hint: {exc.hint}", stream=sys.stderr, indent=" " * 8).split("\n")
     if printed := _printed(exc):
         print(visible.lines(printed), file=sys.stderr)  # noqa: T201
     if _mode["verbose"]:

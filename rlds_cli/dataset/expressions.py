@@ -280,7 +280,7 @@ class _Expression:
             near = "" if found is None else f' Did you mean "{quoted(found)}"?'
             hint = f"a text stands in quotes: '{name}'" if any(name in c for c in _CLOSED.values()) else None
             there = ", ".join(map(quoted, self._columns))
-            raise InvalidExpression(f'There is no episode column "{name}".{near}  Columns: {there}', hint=hint)
+            raise InvalidExpression(f'There is no episode column "{name}".{near} Columns: {there}', hint=hint)
         coded = self._columns.coded(name)
         if coded is None:
             column = self._columns[name]

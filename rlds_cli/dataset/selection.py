@@ -173,7 +173,7 @@ class EpisodeColumns(CodedColumns):
         if name not in stored and name not in self.splits:
             if self._is_measure(name):
                 return np.asarray(self._measures.column(name))
-            raise UnknownField(f'no episode column "{name}" in {self._store.manifest.id}.  Columns: {", ".join(self)}')
+            raise UnknownField(f'no episode column "{name}" in {self._store.manifest.id}. Columns: {", ".join(self)}')
         column = stored[name if name in stored else _SPLIT + name]
         chosen = column if index is None else column[index]
         return np.array(END_NAMES)[chosen] if name == "end" else chosen

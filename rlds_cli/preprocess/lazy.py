@@ -305,7 +305,7 @@ class StoredColumns:
         """Return the error for a column that the table does not have."""
         there = ", ".join(self.names)
         near = did_you_mean(name, self.names)
-        return UnknownField(f'no episode column "{name}" in {self._store.manifest.id}.{near}  Columns: {there}')
+        return UnknownField(f'no episode column "{name}" in {self._store.manifest.id}.{near} Columns: {there}')
 
 
 class _Columns(Mapping[str, Any]):
