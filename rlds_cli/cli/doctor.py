@@ -56,5 +56,5 @@ def _found(d: Diagnosis) -> str:
         ("sharing", links),
         ("network", "off (RLDS_OFFLINE)" if d.offline else "on"),
     ]
-    lines = [f"{name:<9}{value}" for name, value in rows]
+    lines = [out.by_words(f"{name:<9}{value}", indent=" " * 9) for name, value in rows]
     return visible.lines([*lines, *(f"problem  {p}" for p in d.problems)] if d.problems else [*lines, "no problems"])

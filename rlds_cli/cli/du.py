@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlds_cli.base import visible
 from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app
 from rlds_cli.cli.out import short_path
@@ -63,10 +65,12 @@ def _freeable(u: Usage, c: Collection) -> str:
     lines = [f"rlds gc frees {out.size(c.bytes)}"] if c.bytes else []
     if archives:
         more = "more " if c.bytes else ""
-        lines.append(f"rlds gc --archives up to {out.size(archives)} {more}in archives that can be downloaded again")
+        lines.append(
+            f"rlds gc --archives frees up to {out.size(archives)} {more}in archives that can be downloaded again"
+        )
     if u.remote:
-        lines.append(f"rlds gc --remote up to {out.size(u.remote)} in blocks that are fetched again")
-    return f"hint: {';  '.join(lines)}" if lines else ""
+        lines.append(f"rlds gc --remote frees up to {out.size(u.remote)} in blocks that are fetched again")
+    return out.by_semicolons(f"hint: {'; '.join(lines)}", stream=sys.stderr, indent=" " * 6) if lines else ""
 
 
 def _table(u: Usage, *, sums: bool) -> str:
@@ -89,15 +93,9 @@ def _table(u: Usage, *, sums: bool) -> str:
     where = f"{out.size(u.total)} in {short_path(u.home)}, {out.size(u.free)} free"
     if not rows:
         return where
-    total = (
-        "",
-        out.size(u.archives + u.partial),
-        out.size(u.caches + u.packed + u.frames + u.remote + u.measures),
-        "",
-        "",
-        where,
-    )
-    return out.table(header, [*rows, total], right="ARCHIVE CACHE SHARED")
+    sum_of_caches = u.caches + u.packed + u.frames + u.remote + u.measures
+    rows.append(("", out.size(u.archives + u.partial), out.size(sum_of_caches), "", "", ""))
+    return visible.lines([out.table(header, rows, right="ARCHIVE CACHE SHARED"), where])
 
 
 def _row(d: DatasetUsage, ids: set[str]) -> tuple[str, ...]:

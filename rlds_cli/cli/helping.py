@@ -73,7 +73,8 @@ def usage_errors() -> Iterator[None]:
         several_lines = message.startswith(("Missing ", "Usage: "))  # lists choices, or is the help: quotes nothing
         if not several_lines:
             message = visible.message(message)
-        e.format_message = lambda: message
+        shown = out.by_words(f"Error: {message}", stream=sys.stderr).removeprefix("Error: ")
+        e.format_message = lambda: message if several_lines else shown
         if "--json" in sys.argv:
             out.configure(json=True)
             command = f"rlds {e.ctx.info_name}" if e.ctx and e.ctx.parent else "rlds"

@@ -164,8 +164,9 @@ def by_semicolons(text: str, *, stream: TextIO | None = None, indent: str = "  "
     return visible.lines(_broken(text.split("; "), "; ", stream or sys.stdout, indent))
 
 
-def _by_words(text: str, stream: TextIO, indent: str) -> list[str]:
-    return _broken(text.split(" "), " ", stream, indent)
+def by_words(text: str, *, stream: TextIO | None = None, indent: str = "  ") -> visible.Lines:
+    """Break a text between words where a terminal is narrower."""
+    return visible.lines(_broken(text.split(" "), " ", stream or sys.stdout, indent))
 
 
 def _broken(parts: Sequence[str], joint: str, stream: TextIO, indent: str) -> list[str]:
@@ -186,7 +187,7 @@ def note(text: str) -> None:
     if not _mode["quiet"] and not _mode["json"]:
         said = visible.message(text)
         is_prose = _PROSE.match(said) and not isinstance(text, visible.Lines)
-        print("\n".join(_by_words(said, sys.stderr, "  ")) if is_prose else said, file=sys.stderr)  # noqa: T201
+        print(by_words(said, stream=sys.stderr) if is_prose else said, file=sys.stderr)  # noqa: T201
 
 
 def error(exc: RldsError) -> None:
@@ -215,7 +216,7 @@ def failure(exc: RldsError) -> None:
         return
     kind = _kind(exc)
     first, *more = f"{kind}: {exc.message}".split("\n")  # such as what a function of the user's raised
-    said = [*_by_words(first, sys.stderr, "  "), *(f"    {line}" for line in more)]
+    said = [*by_words(first, stream=sys.stderr).split("\n"), *(f"    {line}" for line in more)]
     if exc.hint:
         said += by_semicolons(f"  hint: {exc.hint}", stream=sys.stderr, indent=" " * 8).split("\n")
     if printed := _printed(exc):

@@ -304,8 +304,9 @@ def _catalogue(built_in: Sequence[Builtin]) -> str:
     width = max(len(b.name) for b in built_in)
     lines = []
     for b in built_in:
-        lines += [f"{b.name:{width}}  {' '.join(map(_argument, b.arguments))}", f"    {b.summary}"]
-        lines += [f"    while loading: {b.loader}"] if b.loader else []
+        called = f"{b.name:{width}}  {' '.join(map(_argument, b.arguments))}"
+        lines += [out.by_words(called, indent=" " * (width + 2)), out.by_words(f"    {b.summary}", indent=" " * 4)]
+        lines += [out.by_words(f"    while loading: {b.loader}", indent=" " * 8)] if b.loader else []
     return visible.lines([*lines, "", "arguments are given as --arg NAME=VALUE; those in brackets are optional"])
 
 

@@ -143,7 +143,7 @@ def test_the_last_words_of_a_process_that_a_file_has_ended_are_a_note_of_the_err
 def test_each_error_has_what_was_printed_for_it() -> None:
     with child.reading():
         for word in ("one", "two"):
-            with pytest.raises(CorruptArchive, match="a.h5 is damaged") as caught:
+            with pytest.raises(CorruptArchive, match=r"a\.h5 is damaged") as caught:
                 child.ask(functions.say_and_fail, word, names=())
             assert caught.value.__notes__ == [word]
 

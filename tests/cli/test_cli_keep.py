@@ -416,7 +416,9 @@ def test_gc(rlds: Rlds, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, text, err = rlds("du")
     assert "packed rows (rebuilt when needed)" in text
     assert "partial downloads and conversions" in text
-    assert re.fullmatch(r"hint: rlds gc frees 24\.0 KiB;  rlds gc --archives up to \S+ KiB more in archives .*\n", err)
+    assert re.fullmatch(
+        r"hint: rlds gc frees 24\.0 KiB; rlds gc --archives frees up to \S+ KiB more in archives .*\n", err
+    )
     monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
     code, text, err = rlds("gc")
     assert (code, text) == (1, "")

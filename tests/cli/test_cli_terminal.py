@@ -9,7 +9,7 @@ import struct
 import sys
 import termios
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -57,10 +57,8 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
                 m.setenv(name, value)
             m.setattr(sys, "argv", ["rlds", *map(str, args)])
             with terminal(80) as shown:
-                try:
+                with suppress(SystemExit):
                     cli.main()
-                except SystemExit:
-                    pass
                 sys.stdout.flush()
                 sys.stderr.flush()
                 os.set_blocking(shown, False)
@@ -125,6 +123,13 @@ def test_texts_of_episodes_are_cut_on_a_terminal_alone(on_terminal: Callable[...
     assert too_wide(said) == [] and "/data/deep" in said and "put the carrot" in said and "…" in said
     piped = run_rlds("episodes", "local/long").stdout.decode()
     assert place in piped and task.strip() in piped and "…" not in piped
+
+
+def test_what_there_is_fits(on_terminal: Callable[..., str], home: Path) -> None:
+    create([episode(k, 5 + k) for k in range(3)])
+    for args in ("du",), ("doctor",), ("preprocess", "--list"), ("export", "local/known", "there"):
+        said = on_terminal(*args)
+        assert [line for line in too_wide(said) if str(home) not in line] == [] and "…" not in said, said
 
 
 def test_every_help_fits(on_terminal: Callable[..., str]) -> None:

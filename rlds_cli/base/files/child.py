@@ -12,9 +12,9 @@ some, too. The limit counts the memory that the process itself takes (``RLIMIT_D
 
 A process that reads for another one calls the function itself.
 
-Libraries print remarks about files, which help nobody: they are logged, at level DEBUG, and what a reader of the user's
-own prints at level WARNING, which a terminal shows. Where a call fails, that is a note of the error, and so are the last
-words of a process that a file has ended.
+Libraries print remarks about files, which help nobody: they are logged, at level DEBUG. What a reader of the user's own
+prints is logged at level WARNING, which a terminal shows. Where a call fails, it is a note of the error, and so are the
+last words of a process that a file has ended.
 """
 
 from __future__ import annotations
