@@ -6,7 +6,7 @@
 "use strict";
 
 const STOP = new Set(
-  "a an and are as at be but by can do does for from has have how i if in into is it its me my of on or the there this to was what when where which use using usage who why will with you your".split(" "),
+  "a an and are as at be but by can couldn do does doesn don for from has have how i if in into is isn it its me my of on or s t the there this to versus vs was what when where which use using usage who why will with won you your".split(" "),
 );
 
 // What people type, and the words of these pages.
@@ -39,6 +39,7 @@ const SAME = {
   join: ["merge"],
   license: ["licence"],
   migrate: ["coming"],
+  multiple: ["several"],
   mix: ["mixture"],
   ram: ["memory"],
   remove: ["delete", "rm"],

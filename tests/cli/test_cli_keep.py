@@ -343,7 +343,7 @@ def test_du(rlds: Rlds, home: Path) -> None:
     assert [line.split()[0] for line in lines[1:4]] == ["local/x", "@v", "sample/pendulum-d4rl"]
     assert lines[2].startswith("  @v")
     assert lines[3].endswith("today")
-    assert f" in {home}, " in lines[4]
+    assert f" in {home}, " in lines[5]
     found = json.loads(rlds("du", "--json")[1])
     assert found["total"] == found["archives"] + found["caches"] + found["packed"] + found["partial"]
     assert found["datasets"][0]["id"] == "local/x"

@@ -115,6 +115,13 @@ def test_queries_that_were_written_later_find_their_pages(home: chromium.Page) -
     assert len(queries) - len(missed) >= 16, missed
 
 
+def test_queries_of_the_field_find_a_page_that_answers(home: chromium.Page) -> None:
+    """Written before their pages were looked for: 14 of 20 were among the first three, 18 with words added."""
+    queries: dict[str, list[str]] = json.loads(ASKED.read_text())["later"]
+    missed = [query for query, wanted in queries.items() if not {*wanted} & {*search(home, query)[:3]}]
+    assert len(queries) - len(missed) >= 18, missed
+
+
 def test_whole_questions_find_the_page_that_answers(home: chromium.Page) -> None:
     """Written before any page was read; the page is where the answer was then found, and run."""
     questions: list[dict[str, str]] = json.loads(ASKED.read_text())["questions"]

@@ -308,7 +308,8 @@ class _Child:
         """Say what the end of the process means, which read ``what``, and what it printed last."""
         code, said, file = self._process.wait(), self._last_words(), self._file()
         if code == -signal.SIGABRT and _NO_MEMORY.search(said):
-            error, said = _too_much(what, memory), visible.Lines()
+            said = visible.Lines()
+            error: ArchiveError = _too_much(what, memory)
         else:
             error = _ended(what, code, memory)
         error.ended_at = file
