@@ -290,7 +290,7 @@ def _read_gzip(path: Path, decode: bool) -> Iterator[tuple[str, Any]]:
             yield file.name.split("_ckpt")[0], np.load(f)
 
 
-FAMILIES = {
+LIBRARIES = {
     "lab, JPEG": Family("plain", _lab, _read_lab),
     "lerobot, PNG": Family("lerobot", _lerobot_images, _read_lerobot),
     "lerobot, video": Family("lerobot", _lerobot_video, _read_lerobot),
@@ -356,7 +356,7 @@ def _import(family: Family, path: Path) -> None:
 
 def run(way: str, name: str, path: Path, decode: bool) -> None:
     """Print seconds on the wall and of the processor, and the most anonymous memory above the imports in MiB."""
-    family, out = FAMILIES.get(name) or Family("gen_dgrl", _vd4rl, _read_npz, encoded=False), HOME / f"out-{way}"
+    family, out = LIBRARIES.get(name) or Family("gen_dgrl", _vd4rl, _read_npz, encoded=False), HOME / f"out-{way}"
     work = {"ours": ours, "baseline": baseline}[way]
     _import(family, path)
     shutil.rmtree(out, ignore_errors=True)
@@ -414,11 +414,11 @@ def tarball(data: Path) -> Path:
 
 def main(names: list[str]) -> None:
     results = Results("images")
-    for name in names or [*FAMILIES, "tar.xz"]:
+    for name in names or [*LIBRARIES, "tar.xz"]:
         if name == "tar.xz":
             memory_of_tar(results)
             continue
-        family, path = FAMILIES[name], HOME / name.replace(", ", "-")
+        family, path = LIBRARIES[name], HOME / name.replace(", ", "-")
         if not path.exists():
             unfinished = path.with_name(f"{path.name}.part")
             shutil.rmtree(unfinished, ignore_errors=True)

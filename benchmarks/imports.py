@@ -242,7 +242,7 @@ def part_inspect(out: Results, before: Path | None) -> None:
             out.add(f"  more than {other}, {clock_name}", more, "s", aim)
 
 
-FAMILIES = (
+LIBRARIES = (
     "atari_dqn: dopamine/Breakout/1/replay_logs",
     "d3rlpy: d3rlpy/pendulum_random_v1.1.0.h5",
     "d4rl: d4rl/hopper_random_layout-v2.hdf5",
@@ -261,7 +261,7 @@ FAMILIES = (
 
 def part_families(out: Results, before: Path | None) -> None:
     """The sample of each family."""
-    named = dict(f.split(": ") for f in FAMILIES)
+    named = dict(f.split(": ") for f in LIBRARIES)
     ways = {**({"before": before} if before else {}), "now": ROOT}
     found: dict[tuple[str, str], list[list[float]]] = {}
     with ExitStack() as stack:

@@ -217,24 +217,24 @@ class _hub:
         sys.modules.pop("huggingface_hub", None)
 
 
-FAMILIES: dict[str, Callable[[Path], None]] = {f.__name__: f for f in (minari, d4rl, roboset, vd4rl, gen_dgrl)}
+LIBRARIES: dict[str, Callable[[Path], None]] = {f.__name__: f for f in (minari, d4rl, roboset, vd4rl, gen_dgrl)}
 
 
 def main(names: list[str]) -> None:
     """Show the faults of the families named, or of all."""
-    unknown = [n for n in names if n not in FAMILIES]
+    unknown = [n for n in names if n not in LIBRARIES]
     if unknown:
-        sys.exit(f"there is no {unknown[0]}; one of {', '.join(FAMILIES)}")
+        sys.exit(f"there is no {unknown[0]}; one of {', '.join(LIBRARIES)}")
     import torchrl
     from torchrl import torchrl_logger
 
     torchrl_logger.setLevel("ERROR")
     warnings.simplefilter("ignore")
     print(f"torchrl {torchrl.__version__}")
-    for name in names or FAMILIES:
-        print(f"{name}: {(FAMILIES[name].__doc__ or '').strip()}")
+    for name in names or LIBRARIES:
+        print(f"{name}: {(LIBRARIES[name].__doc__ or '').strip()}")
         with tempfile.TemporaryDirectory() as work:
-            FAMILIES[name](Path(work))
+            LIBRARIES[name](Path(work))
 
 
 if __name__ == "__main__":

@@ -249,7 +249,8 @@ def convert(directory: Path) -> None:
     from checkouts import here
     from results import memory
 
-    from rlds_cli.archives import Archive, openx
+    from rlds_cli.archives import Archive
+    from rlds_cli.archives.tfds import read as openx
     from rlds_cli.base import ids
     from rlds_cli.base.progress import silent
     from rlds_cli.homes import Home

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from results import DATA, Results, run_parts
 
 import rlds_cli
-from rlds_cli.bridges.exports.exporting import FORMATS
+from rlds_cli.archives import FORMATS
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import DatasetNotFound
 

@@ -23,12 +23,11 @@ if TYPE_CHECKING:
     from rlds_cli import preprocess as preprocess
     from rlds_cli import ted as ted
     from rlds_cli import view as view
+    from rlds_cli.archives import dropins as interop  # noqa: F401
     from rlds_cli.archives import formats as formats
+    from rlds_cli.archives.exports.exporting import export as export
+    from rlds_cli.archives.exports.exporting import plan_export as plan_export
     from rlds_cli.base.media import mp4 as mp4
-    from rlds_cli.bridges import dropins as interop  # noqa: F401
-    from rlds_cli.bridges.exports.exporting import export as export
-    from rlds_cli.bridges.exports.exporting import plan_export as plan_export
-    from rlds_cli.bridges.record import Record as Record
     from rlds_cli.dataset import Dataset as Dataset
     from rlds_cli.dataset import batch as batch
     from rlds_cli.dataset import open_dataset as open_dataset
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     from rlds_cli.make.downloads.loading import load as load
     from rlds_cli.make.downloads.mirroring import mirror as mirror
     from rlds_cli.make.importing import import_files as import_files
+    from rlds_cli.make.record import Record as Record
     from rlds_cli.share import index as index
     from rlds_cli.share import push as push
     from rlds_cli.store.growing.retention import Fifo as Fifo
@@ -97,7 +97,7 @@ _HOMES = {
     "Fifo": "rlds_cli.store.growing.retention",
     "Frames": "rlds_cli.make.convert.cameras",
     "Loader": "rlds_cli.loader.loader",
-    "Record": "rlds_cli.bridges.record",
+    "Record": "rlds_cli.make.record",
     "Reservoir": "rlds_cli.store.growing.retention",
     "Top": "rlds_cli.store.growing.retention",
     "Video": "rlds_cli.make.convert.cameras",
@@ -106,7 +106,7 @@ _HOMES = {
     "check": "rlds_cli.look",
     "create": "rlds_cli.make.convert.create",
     "download": "rlds_cli.make.downloads.download",
-    "export": "rlds_cli.bridges.exports.exporting",
+    "export": "rlds_cli.archives.exports.exporting",
     "find": "rlds_cli.homes",
     "import_files": "rlds_cli.make.importing",
     "index": "rlds_cli.share",
@@ -116,7 +116,7 @@ _HOMES = {
     "merge": "rlds_cli.make.convert.merging",
     "mirror": "rlds_cli.make",
     "open_dataset": "rlds_cli.dataset",
-    "plan_export": "rlds_cli.bridges.exports.exporting",
+    "plan_export": "rlds_cli.archives.exports.exporting",
     "push": "rlds_cli.share",
     "sync": "rlds_cli.keep",
     "verify": "rlds_cli.keep",
@@ -132,7 +132,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         if name.startswith("_"):  # what Python and tools ask for
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from rlds_cli.base.libraries import counterparts
+        from rlds_cli.base import counterparts
 
         raise counterparts.no_attribute(__name__, name, counterparts.MODULE)
     value = getattr(import_module(_HOMES[name]), name)

@@ -17,12 +17,9 @@ MODULES = {
     "batch": "rlds_cli.dataset.batch",
     "errors": "rlds_cli.errors",
     "formats": "rlds_cli.archives.formats",
-    "interop": "rlds_cli.bridges.dropins",
-    "interop.d3rlpy": "rlds_cli.bridges.d3rlpy.dropin",
-    "interop.d4rl": "rlds_cli.bridges.d4rl.dropin",
-    "interop.minari": "rlds_cli.bridges.minari.dropin",
-    "interop.record": "rlds_cli.bridges.record",
-    "interop.torchrl": "rlds_cli.bridges.torchrl.dropin",
+    "interop": "rlds_cli.archives.dropins",
+    "interop.*": "rlds_cli.archives.*.dropin",  # `archives.libraries` says which there are
+    "interop.record": "rlds_cli.make.record",
     "loader": "rlds_cli.loader",
     "measures": "rlds_cli.look.measures",
     "mp4": "rlds_cli.base.media.mp4",
@@ -38,9 +35,12 @@ def real(name: str) -> str:
     """Name of the module that ``name``, below the package, stands for: ``report.comparing`` lies in ``look.report``."""
     inner = ""
     while name:
+        above, _, last = name.rpartition(".")
         if name in MODULES:
             return f"{MODULES[name]}{inner}"
-        name, _, last = name.rpartition(".")
+        if f"{above}.*" in MODULES:
+            return f"{MODULES[f'{above}.*'].replace('*', last)}{inner}"
+        name = above
         inner = f".{last}{inner}"
     return ""
 

@@ -390,7 +390,7 @@ def _kinds(steps: int, end: str) -> dict[str, Any]:
 
 def check(name: str, python: str) -> int:
     """Export all datasets to a format, read them with its library, and return the number of those that differ."""
-    from rlds_cli.bridges.exports.exporting import export
+    from rlds_cli.archives.exports.exporting import export
 
     wrong = 0
     with tempfile.TemporaryDirectory(prefix="rlds-") as temporary:

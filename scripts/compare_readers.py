@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from random_archives import FAMILIES
+from random_archives import LIBRARIES
 
 ROOT = Path(__file__).resolve().parents[1]
 SHOWN, LINE = 3, 300  # of the differences of an archive, and characters of each
@@ -177,7 +177,7 @@ def main() -> None:
     """Make archives, have both checkouts describe them, and compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("other", type=Path)
-    parser.add_argument("--family", action="append", choices=[*FAMILIES])
+    parser.add_argument("--family", action="append", choices=[*LIBRARIES])
     parser.add_argument("--archives", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--messages", action="store_true")
@@ -191,8 +191,8 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as temporary:
         root = args.keep or Path(temporary)
-        chosen = args.family or [*FAMILIES]
-        for number, (family, make) in enumerate(FAMILIES.items()):
+        chosen = args.family or [*LIBRARIES]
+        for number, (family, make) in enumerate(LIBRARIES.items()):
             for i in range(args.archives) if family in chosen else ():
                 directory = root / "archives" / family / f"{i:04}"
                 (directory / "files").mkdir(parents=True, exist_ok=True)

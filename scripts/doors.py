@@ -29,7 +29,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1] / "rlds_cli"
 ROOMS = (
-    *("cli", "view", "keep", "bridges", "share", "preprocess", "loader", "look", "make"),
+    *("cli", "view", "keep", "share", "preprocess", "loader", "look", "make"),
     *("dataset", "archives", "places", "store", "registry", "homes", "ted"),
 )
 PARTS: dict[str, str] = {}  # folders that lie elsewhere, and the rooms that they belong to

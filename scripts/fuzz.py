@@ -43,9 +43,10 @@ import fuzz_growing
 import fuzz_strangers
 from fuzz_families import hdf5, imported, importing
 
-from rlds_cli.archives import Archive, gen_dgrl, openx, rlu_atari
+from rlds_cli.archives import Archive, gen_dgrl, rlu_atari
 from rlds_cli.archives.formats import compressed, npz, tfrecord
-from rlds_cli.archives.openx import directory
+from rlds_cli.archives.tfds import directory
+from rlds_cli.archives.tfds import read as openx
 from rlds_cli.base.files import child
 from rlds_cli.base.media import image_header, mp4, video_files
 from rlds_cli.errors import ArchiveError, RldsError

@@ -79,19 +79,22 @@ _BELOW = {
     "share": f"{_STORED} dataset look.report",
     "keep": f"{_STORED} dataset archives look.checks make.convert make.downloads loader preprocess share",
     "view": f"{_STORED} dataset look.checks look.measures look.report",
-    "bridges.exports": f"{_STORED} dataset archives make.convert",
-    "bridges": f"{_STORED} dataset archives bridges.exports make.convert make.downloads loader keep look.report",
+    # Writers and drop-ins of libraries, which are in their folders: readers, and rooms that read, import neither.
+    "archives.exports": f"{_STORED} dataset archives make.convert",
+    "archives.dropins": f"{_STORED} dataset archives archives.exports make.convert make.downloads loader keep",
 }
 ARROWS: Mapping[str, frozenset[str]] = {name: frozenset(of.split()) for name, of in _BELOW.items()} | {
     "cli": frozenset(_BELOW),  # and nobody imports cli
     "top": frozenset(),  # rlds_cli itself: it imports when a name is first used
 }
-# Modules and packages that count as another part than the longest name in the table that they are below.
+# Modules and packages that count as another part than the longest name in the table that they are below; `*` is any
+# second name.
 _PARTS = {
     "base": "base errors",
-    "make.convert": "make.importing",
+    "make.convert": "make.importing make.record",
+    "archives.exports": "archives.*.write",
+    "archives.dropins": "archives.*.dropin archives.following",
     "cli": "__main__",
-    "bridges.exports": "bridges.libraries",
     "top": "aliases look make places",  # rooms whose `__init__` imports nothing
 }
 PLACES = {module: part for part, modules in _PARTS.items() for module in modules.split()}
@@ -116,10 +119,12 @@ class Module:
     @property
     def package(self) -> str:
         """Name of the package, of today or to be, that the file belongs to."""
-        name = self.name.partition(".")[2] or "top"
-        while name not in PLACES and name not in ARROWS and "." in name:
-            name = name.rpartition(".")[0]
-        return PLACES.get(name, name)
+        parts = (self.name.partition(".")[2] or "top").split(".")
+        for n in range(len(parts), 0, -1):
+            for name in (".".join(parts[:n]), ".".join([parts[0], "*", *parts[2:n]])):
+                if name in PLACES or name in ARROWS:
+                    return PLACES.get(name, name)
+        return parts[0]
 
 
 def read(root: Path = ROOT / NAME) -> dict[str, Module]:

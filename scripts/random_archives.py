@@ -657,7 +657,7 @@ def lerobot(rng: Rng, directory: Path) -> Options:
     return {"format": "lerobot", "skip_bad": chance(rng, 0.2)}
 
 
-FAMILIES: dict[str, Callable[[Rng, Path], Options]] = {
+LIBRARIES: dict[str, Callable[[Rng, Path], Options]] = {
     f.__name__: f
     for f in (
         openml,

@@ -26,13 +26,13 @@ from typing import Any
 import numpy as np
 
 import rlds_cli
-from rlds_cli.bridges.exports.exporting import FORMATS
+from rlds_cli.archives import FORMATS
 
 EPISODES, LENGTH = 300, 1000
 EXPORT = """
 import json
 import rlds_cli
-from rlds_cli.bridges.exports import format as formats
+from rlds_cli.archives.exports import format as formats
 formats.units_of.__defaults__ = (1 << 20,)  # small, so that there are many units
 done = rlds_cli.export({id!r}, {to!r}, {directory!r}, lossy=True, jobs=2)
 print(json.dumps([done.fingerprint, done.proved]))

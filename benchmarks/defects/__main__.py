@@ -23,7 +23,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 import numpy as np
-from counting import EPISODES, FAMILIES, STRENGTHS, Score, run
+from counting import EPISODES, LIBRARIES, STRENGTHS, Score, run
 from peers import PEERS, Peer
 from planting import CODES
 
@@ -144,7 +144,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
     os.environ.setdefault("RLDS_OFFLINE", "1")
-    seeds, families = [int(s) for s in given.seeds.split(",")], list(FAMILIES)[: 1 if given.quick else None]
+    seeds, families = [int(s) for s in given.seeds.split(",")], list(LIBRARIES)[: 1 if given.quick else None]
     peers = () if given.quick else PEERS
     scores, not_run = run(seeds, families, with_peers=bool(peers))
     text = io.StringIO()

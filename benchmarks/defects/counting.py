@@ -24,7 +24,7 @@ EPISODES, STRENGTHS = 72, ("weak", "clear", "strong")
 # Faults that files of a family cannot hold: they have no stamps, no texts, no flags of success, no cameras.
 _NO_TEXTS = {"time-jump", "lone-task", "empty-task", "success-mismatch"}
 _NO_CAMERAS = {"frozen-camera", "black-camera", "overexposed-camera", "blurred-camera"}
-FAMILIES: dict[str, tuple[Callable[[Path, list[Episode]], Path], set[str]]] = {
+LIBRARIES: dict[str, tuple[Callable[[Path, list[Episode]], Path], set[str]]] = {
     "own HDF5 files": (lambda d, made: write_files(d / "files", made), set()),
     "robomimic": (lambda d, made: write_robomimic(d / "demo.hdf5", made), _NO_TEXTS),
     "D4RL": (lambda d, made: write_d4rl(d / "arm-v2.hdf5", made), _NO_TEXTS | _NO_CAMERAS),
@@ -104,7 +104,7 @@ def run_seed(seed: int, families: list[str], with_peers: bool) -> tuple[dict[str
     for strength in (-1, 0, 1, 2):
         made, places = planted(seed, strength, EPISODES)
         for family in families:
-            write, cannot = FAMILIES[family]
+            write, cannot = LIBRARIES[family]
             held = {code: k for code, k in places.items() if code not in cannot}
             with tempfile.TemporaryDirectory() as directory:
                 files = write(Path(directory), made)

@@ -1,15 +1,20 @@
-"""Readers, one module per family: they turn the files of an archive into chunks of TED rows.
+"""Formats of others: readers turn files of an archive into chunks of TED rows, writers export datasets in such formats.
 
-`Reader` is the protocol that each of these modules follows, and readers of users and packages, too: an `Archive`
-becomes a `Plan`, and the plan chunks; ``READERS`` lists them, and `boundary` returns one of them behind a boundary.
-`plan_files`, `account_of`, `look_up` and `describe` ask another process, since files of strangers may do anything;
-`planner` keeps it for several questions. An `Entry` of an account is the fate of a file or of something in it.
+`Reader` is the protocol of readers, also of those of users and packages: an `Archive` becomes a `Plan`, and the plan
+chunks. `boundary` returns one of them behind a boundary. `plan_files`, `account_of`, `look_up` and `describe` ask
+another process, since files of strangers may do anything; `planner` keeps it for several questions. An `Entry` of an
+account is the fate of a file or of something in it. `plan_export` says what a format cannot represent, `export` writes.
 
-A family is a module or folder of its name: `d4rl`, `minari`, `lerobot`, ... Most declare what an engine reads: `flat`
-rows of many episodes end to end, `grouped` an HDF5 group for each episode, `recordings` topics at rates of their own.
-`plain` reads files of a user, and finds their columns, episodes and cameras. `formats` opens files, and knows no
-reinforcement learning. `planning` recognises and plans in the process that `asking` talks to, `readers` and `plugins`
-find readers, `account` and `beside` say the fate of everything, `describing` what other files hold.
+`libraries` lists all: ``READERS``, ``FORMATS`` that are written, and drop-ins. A family is a module or folder of its
+name. A library is a folder: `read` reads its files, `write` writes them, which `exports` drives, and `dropin` has its
+functions and objects, which are `rlds_cli.interop` to users, by `dropins`. Writers and drop-ins are above readers:
+they use datasets, which readers know nothing of.
+
+Most readers declare what an engine reads: `flat` rows of many episodes end to end, `grouped` an HDF5 group for each
+episode, `recordings` topics at rates of their own. `plain` reads files of a user, and finds their columns, episodes and
+cameras. `formats` opens files, and knows no reinforcement learning. `planning` recognises and plans in the process that
+`asking` talks to, `plugins` finds readers of others, `account` and `beside` say the fate of everything, `describing`
+what other files hold.
 """
 
 from __future__ import annotations
@@ -36,13 +41,14 @@ if TYPE_CHECKING:
     from rlds_cli.archives.boundary import reader as reader
     from rlds_cli.archives.boundary import reader_names as reader_names
     from rlds_cli.archives.boundary import recognise as recognise
-    from rlds_cli.archives.lerobot.features import lerobot_fields as lerobot_fields
+    from rlds_cli.archives.exports.exporting import export as export
+    from rlds_cli.archives.exports.exporting import plan_export as plan_export
+    from rlds_cli.archives.libraries import FORMATS as FORMATS
+    from rlds_cli.archives.libraries import READERS as READERS
     from rlds_cli.archives.openers import hdf5 as hdf5
     from rlds_cli.archives.openers import parquet as parquet
     from rlds_cli.archives.openers import zarr_stores as zarr_stores
-    from rlds_cli.archives.openx.steps import tfds_fields as tfds_fields
     from rlds_cli.archives.plugins import ReaderName as ReaderName
-    from rlds_cli.archives.readers import READERS as READERS
     from rlds_cli.archives.readers import Archive as Archive
     from rlds_cli.archives.readers import ArchivedStep as ArchivedStep
     from rlds_cli.archives.readers import ArchivedValue as ArchivedValue
@@ -61,6 +67,7 @@ __all__ = [
     "ArchivedValue",
     "Entry",
     "EpisodeSummary",
+    "FORMATS",
     "Part",
     "Plan",
     "READERS",
@@ -74,22 +81,22 @@ __all__ = [
     "choose",
     "describe",
     "every_file",
+    "export",
     "holds_no_data",
     "hdf5",
     "is_beside",
     "is_recognised",
-    "lerobot_fields",
     "look_up",
     "no_values",
     "parquet",
     "plan_again",
+    "plan_export",
     "plan_files",
     "planner",
     "reader",
     "reader_names",
     "recognise",
     "recorded_account",
-    "tfds_fields",
     "zarr_stores",
 ]
 
@@ -100,13 +107,11 @@ lazy(
         "asking": "account_of describe is_recognised look_up plan_again plan_files planner",
         "beside": "WithoutData holds_no_data is_beside",
         "boundary": "check_name choose reader reader_names recognise",
-        "lerobot.features": "lerobot_fields",
+        "exports.exporting": "export plan_export",
+        "libraries": "FORMATS READERS",
         "openers": "hdf5 parquet zarr_stores",
-        "openx.steps": "tfds_fields",
         "plugins": "ReaderName",
-        "readers": (
-            "READERS Archive ArchivedStep ArchivedValue EpisodeSummary Part Plan Reader Replan every_file no_values"
-        ),
+        "readers": "Archive ArchivedStep ArchivedValue EpisodeSummary Part Plan Reader Replan every_file no_values",
         "recognised": "answers",
     },
 )

@@ -25,11 +25,8 @@ import numpy as np
 from rlds_cli.archives import episode_info, plugins, tasks
 from rlds_cli.archives.account import BAD_FILES, Account
 from rlds_cli.archives.formats.text_tables import MAX_COLUMNS
+from rlds_cli.archives.libraries import LIBRARIES, READERS
 from rlds_cli.archives.readers import (
-    BRIDGED,
-    OF_BUNDLES,
-    READERS,
-    STOP_AT_DAMAGE,
     Archive,
     ArchivedStep,
     ArchivedValue,
@@ -275,7 +272,7 @@ def reader(name: str) -> Reader:
     if name not in READERS:
         check_name(name)
         return cast(Reader, Guarded(name, *plugins.load(name)))
-    module = import_module(f"rlds_cli.bridges.{name}.read" if name in BRIDGED else f"rlds_cli.archives.{name}")
+    module = import_module(f"rlds_cli.archives.{LIBRARIES[name].reader}")
     return cast(Reader, Guarded(name, getattr(module, "READER", module)))
 
 
@@ -324,7 +321,7 @@ def recognise(paths: Sequence[Path], *, tables: bool = True) -> tuple[str, str] 
     """
     bundled = any(map(os.path.isdir, paths))
     for name in reader_names():
-        if (bundled and name in READERS and name not in OF_BUNDLES) or (name == READERS[-1] and not tables):
+        if (bundled and name in READERS and not LIBRARIES[name].bundles) or (name == READERS[-1] and not tables):
             continue
         found = reader(name).recognise(paths)
         if found:
@@ -335,15 +332,15 @@ def recognise(paths: Sequence[Path], *, tables: bool = True) -> tuple[str, str] 
 def without_bad_files(name: str, archive: Archive) -> Archive:
     """Leave out files that ``name`` cannot read from the first row to the last, or unlike most others: ``--skip-bad``.
 
-    Only readers in ``STOP_AT_DAMAGE`` and ``BRIDGED``, and those that are not part of rlds, need this. The others leave
-    damaged files out as they plan.
+    Only readers that stop at damage, and those that are not part of rlds, need this. The others leave damaged files out
+    as they plan.
 
     Raises
     ------
     ArchiveError
         No file can be read.
     """
-    if (name in READERS and name not in (*STOP_AT_DAMAGE, *BRIDGED)) or len(archive.files) < 2:
+    if (name in READERS and LIBRARIES[name].skips) or len(archive.files) < 2:
         return archive
     found = {path: _read_through(name, replace(archive, files=(path,))) for path in archive.files}
     alike = Counter(f for f in found.values() if not isinstance(f, RldsError)).most_common(1)

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 from rlds_cli.base.files import json as documents
-from rlds_cli.base.libraries import EXPORTED
 from rlds_cli.errors import CorruptArchive
 from rlds_cli.ted import Field, Placement
 
+EXPORTED = "rlds.json"
 _LONGEST = 1024  # characters of a name
 _MOST_SIDES = 32
 

@@ -1,6 +1,6 @@
 """Readers, one module per family: they turn the files of an archive into chunks of TED rows.
 
-`Reader` is the protocol that each of these modules follows, and ``READERS`` lists them: an `Archive` becomes a `Plan`,
+`Reader` is the protocol that each of these modules follows, and `libraries` lists them: an `Archive` becomes a `Plan`,
 and the plan chunks. `boundary` returns one of them behind a boundary.
 """
 
@@ -25,47 +25,6 @@ from rlds_cli.ted import Part as Part
 if TYPE_CHECKING:
     from rlds_cli.base.subset import Subset
 
-# Readers in the folders of libraries, `rlds_cli/bridges/NAME/read.py`.
-BRIDGED = tuple(sorted(p.parent.name for p in Path(__file__).parents[1].glob("bridges/*/read.py")))
-# Those that look at few groups of a file come before those that list its columns, of which there may be thousands.
-READERS = (
-    "torchrl",
-    "minari",
-    "roboset",
-    "robomimic",
-    "maniskill",
-    "d3rlpy",
-    "d4rl",
-    "openx",
-    "rlu_atari",
-    "vd4rl",
-    "exorl",
-    "neorl2",
-    "atari_dqn",
-    "gen_dgrl",
-    "ogbench",
-    "lerobot",
-    "openml",
-    "recordings",
-    "zarr_replay_buffer",
-    *BRIDGED,
-    "plain",
-)
-# Readers that stop at the first damaged file.
-STOP_AT_DAMAGE = (
-    "d3rlpy",
-    "d4rl",
-    "gen_dgrl",
-    "ogbench",
-    "robomimic",
-    "maniskill",
-    "roboset",
-    "vd4rl",
-    "exorl",
-    "neorl2",
-    "zarr_replay_buffer",
-)
-OF_BUNDLES = ("zarr_replay_buffer", "plain")  # readers of directories that are one file, see `base.files.bundles`
 REWARDS = (ACTION, ARRIVE) = ("action", "arrive")  # the step that the reward of a row belongs to
 LACKING = (FILL, DROP, REFUSE) = ("fill", "drop", "refuse")  # the fate of fields that some rows do not have
 

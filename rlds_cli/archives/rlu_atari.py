@@ -28,10 +28,11 @@ import numpy as np
 from rlds_cli.archives.account import EPISODES, UNREAD, Account, Ledger, left_out, used_as
 from rlds_cli.archives.formats import inventory, tfrecord
 from rlds_cli.archives.formats.tfrecord import ExampleFeature, parse
-from rlds_cli.archives.openx import example_of, row, steps
-from rlds_cli.archives.openx.directory import FeatureLeaf
-from rlds_cli.archives.openx.steps import RULES
 from rlds_cli.archives.readers import Archive, ArchivedStep, ArchivedValue, Part, Plan, every_file
+from rlds_cli.archives.tfds import steps
+from rlds_cli.archives.tfds.directory import FeatureLeaf
+from rlds_cli.archives.tfds.read import example_of, row
+from rlds_cli.archives.tfds.steps import RULES
 from rlds_cli.base.array_types import Array
 from rlds_cli.errors import ArchiveError, CorruptArchive, RldsError, UnknownLayout
 from rlds_cli.ted import FLAGS, REWARD, TERMINATED, TRUNCATED, Chunk, EpisodeData, Field, Note, chunks, lay_out

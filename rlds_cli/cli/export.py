@@ -12,11 +12,11 @@ from rlds_cli.cli import options, out
 from rlds_cli.cli.commands import app, resumable
 
 if TYPE_CHECKING:
-    from rlds_cli.bridges.exports.exporting import Exported, ExportPlan
+    from rlds_cli.archives.exports.exporting import Exported, ExportPlan
 
 
 def _formats() -> list[str]:
-    from rlds_cli.bridges import FORMATS
+    from rlds_cli.archives import FORMATS
 
     return list(FORMATS)
 
@@ -59,17 +59,17 @@ def export(
     out.configure(json=json, quiet=quiet, verbose=verbose)
     if to is None:
         raise typer.BadParameter(f"choose one of {', '.join(_formats())}", param_hint="--to")
-    from rlds_cli import bridges
+    from rlds_cli import archives
     from rlds_cli.dataset import open_dataset
 
     ds = open_dataset(id, home=home)
     ds = ds if split is None and where is None else ds.select(split=split, where=where)
     if dry_run:
-        planned = bridges.plan_export(ds, to, directory, form=form, task=task)
+        planned = archives.plan_export(ds, to, directory, form=form, task=task)
         out.result(planned, _plan(planned))
         return
     with resumable(), out.progress() as progress:
-        made = bridges.export(
+        made = archives.export(
             ds,
             to,
             directory,

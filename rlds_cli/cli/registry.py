@@ -125,7 +125,7 @@ def _count(found: Registry) -> str:
 def _show(found: tuple[Registry, ...]) -> None:
     rows = [_row(r) for r in found]
     cells = [(r.place, r.prefix or "-", str(len(r.ids)), ", ".join(r.families) or "-", _state(r)) for r in rows]
-    header = ("REGISTRY", "PREFIX", "DATASETS", "FAMILIES", "")
+    header = ("REGISTRY", "PREFIX", "DATASETS", "LIBRARIES", "")
     out.result(rows, out.table(header, cells, right="DATASETS") if rows else "")
     if not rows:
         out.note("no registry of your own; rlds registry add PATH|URL adds one")

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeGuard, Ty
 import numpy as np
 
 import rlds_cli
-from rlds_cli.base import notebooks, text
+from rlds_cli.base import counterparts, notebooks, text
 from rlds_cli.base.array_types import Array, ArrayT
-from rlds_cli.base.libraries import counterparts
 from rlds_cli.base.text import is_below, split_name
 from rlds_cli.errors import InvalidArgument, MissingPackage, NoReward, UnknownField
 from rlds_cli.ted import REWARD

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Never, NoReturn, overload
 import numpy as np
 import numpy.typing as npt
 
-from rlds_cli.base import refs
+from rlds_cli.base import counterparts, refs
 from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.integers import within
-from rlds_cli.base.libraries import counterparts
 from rlds_cli.base.settings import StrPath
 from rlds_cli.base.text import is_below, join_name
 from rlds_cli.dataset import environments, layouts, partition, provenance, selection

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Never, NoReturn, overlo
 from weakref import WeakSet
 
 import rlds_cli  # its names are loaded when they are used, so a method may call what shows a loader
+from rlds_cli.base import counterparts
 from rlds_cli.base.array_types import Array, ArrayT
 from rlds_cli.base.integers import integer
-from rlds_cli.base.libraries import counterparts
 from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Batch, Dataset, register
 from rlds_cli.errors import BatchSize, EndlessLoop, InvalidArgument

@@ -1,10 +1,10 @@
 """Make datasets: from values in Python, from files of a user, from archives of the registry, and from other datasets.
 
-`create` takes episodes, and `writer` opens a `Writer`, for `Frames` and `Video`, too. `import_files` and `append` read
-files of a user; `plan_import` and `plan_append` say what would come of them. `merge` joins datasets, which are `MERGED`
-then. `download` fetches what the registry or an address names, and `load` only what is not here; `deliver` does it by a
-`DownloadRequest`, after `plan_download`. `fetch_again` fetches files of an archive alone, and `mirror` copies
-archives of the registry to a store.
+`create` takes episodes, and `writer` opens a `Writer`, for `Frames` and `Video`, too; `record` has environments that
+write what happens in them. `import_files` and `append` read files of a user; `plan_import` and `plan_append` say what
+would come of them. `merge` joins datasets, which are `MERGED` then. `download` fetches what the registry or an address
+names, and `load` only what is not here; `deliver` does it by a `DownloadRequest`, after `plan_download`. `fetch_again`
+fetches files of an archive alone, and `mirror` copies archives of the registry to a store.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from rlds_cli.make.convert.merging import MERGED as MERGED
     from rlds_cli.make.convert.merging import merge as merge
     from rlds_cli.make.convert.merging import plan_merge as plan_merge
-    from rlds_cli.make.convert.writer import Writer as Writer
-    from rlds_cli.make.convert.writer import fields_like as fields_like
     from rlds_cli.make.convert.writer import writer as writer
     from rlds_cli.make.downloads.again import fetch_again as fetch_again
     from rlds_cli.make.downloads.download import deliver as deliver
@@ -45,14 +43,12 @@ __all__ = [
     "Frames",
     "MERGED",
     "Video",
-    "Writer",
     "append",
     "create",
     "deliver",
     "download",
     "expand_refs",
     "fetch_again",
-    "fields_like",
     "import_files",
     "is_recognised",
     "load",
@@ -75,7 +71,7 @@ lazy(
         "convert.cameras": "Frames Video",
         "convert.create": "create",
         "convert.merging": "MERGED merge plan_merge",
-        "convert.writer": "Writer fields_like writer",
+        "convert.writer": "writer",
         "downloads.again": "fetch_again",
         "downloads.download": "deliver download expand_refs plan_download reading_options",
         "downloads.fetch.planning": "remembered",

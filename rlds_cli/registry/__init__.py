@@ -1,7 +1,7 @@
 """What datasets exist: the entries of ``registry/``, and of registries of a user's own. Imports nothing heavy.
 
 `get` finds the entry of an id, an alias or a name without its family; `known` and `listed` do so without an error,
-`listed` only for datasets with a line of their own. `match` takes a glob, `search` words, and `families` lists all.
+`listed` only for datasets with a line of their own. `match` takes a glob, `search` words, and `libraries` lists all.
 `did_you_mean` and `suggest` name ids near to one that is wrong. An `Entry` has the `File`s of an archive.
 
 `described` makes the entry of a line that a manifest, a lock file or a request holds, of which `problems` says what is

@@ -8,7 +8,7 @@ import pytest
 from d4rl_files import Rows, flags, ramp, write
 
 from rlds_cli import archives
-from rlds_cli.archives import d4rl
+from rlds_cli.archives.d4rl import read as d4rl
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED, Field
 

@@ -10,7 +10,8 @@ from d4rl_files import Rows, flags, ramp, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlds_cli.archives import d4rl, flat, flat_rows
+from rlds_cli.archives import flat, flat_rows
+from rlds_cli.archives.d4rl import read as d4rl
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
 

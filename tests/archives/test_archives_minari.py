@@ -12,7 +12,7 @@ from minari import MinariDataset
 from minari_archives import FORMATS, archive, buffer, compare, read, same, sampled, write
 
 from rlds_cli import archives
-from rlds_cli.archives import minari
+from rlds_cli.archives.minari import read as minari
 from rlds_cli.ted import Field, Space
 
 SAMPLES = Path(__file__).parents[1] / "data" / "minari"

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from minari_archives import FORMATS, archive, buffer, by_hand, compare, plain_episode, read, same, sampled, write
 
 from rlds_cli import archives
-from rlds_cli.archives import minari
-from rlds_cli.archives.minari import EpisodeEntry
+from rlds_cli.archives.minari import read as minari
+from rlds_cli.archives.minari.read import EpisodeEntry
 from rlds_cli.errors import ArchiveError, CorruptArchive, MissingPackage, UnknownLayout, UnsafeArchive
 from rlds_cli.ted import TERMINATED, Space, pieces
 

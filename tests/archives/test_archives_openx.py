@@ -29,8 +29,8 @@ from tfds_files import (
 )
 
 import rlds_cli
-from rlds_cli.archives.openx import steps
-from rlds_cli.archives.openx.directory import FeatureLeaf
+from rlds_cli.archives.tfds import steps
+from rlds_cli.archives.tfds.directory import FeatureLeaf
 from rlds_cli.errors import ArchiveError, CorruptArchive, DatasetNotFound, FrameError, UnknownLayout, UnsafeArchive
 from rlds_cli.look.report.tracing import trace
 from rlds_cli.make.importing import import_files, plan_import

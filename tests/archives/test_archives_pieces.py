@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlds_cli.archives.openx.steps import EncodedImages
+from rlds_cli.archives.tfds.steps import EncodedImages
 from rlds_cli.base.array_types import Array
 from rlds_cli.ted import CUT, TERMINATED, EncodedFrames, EpisodeData, Field, LazyColumn, Note, chunks
 

@@ -16,8 +16,9 @@ from server import Server
 
 import rlds_cli
 from rlds_cli import archives, registry
-from rlds_cli.archives import Archive, Replan, robomimic
+from rlds_cli.archives import Archive, Replan
 from rlds_cli.archives.formats import tables
+from rlds_cli.archives.robomimic import read as robomimic
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 from rlds_cli.make.importing import import_files
 from rlds_cli.ted import CUT, TERMINATED

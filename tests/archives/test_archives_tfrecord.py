@@ -13,7 +13,7 @@ import pytest
 from tfds_files import framed, mask, write_records
 
 from rlds_cli.archives.formats import compressed, tfrecord
-from rlds_cli.base.libraries.tfds import masked
+from rlds_cli.archives.formats.tfrecord import masked
 from rlds_cli.errors import CorruptArchive, UnsafeArchive
 
 RECORDS = [b"", b"a", b"some bytes" * 7, bytes(range(256)) * 9000]

@@ -18,7 +18,7 @@ from torchrl_dumps import DATA, rows, tensordict, unpack, walk, written
 
 import rlds_cli
 from rlds_cli import archives
-from rlds_cli.archives import torchrl
+from rlds_cli.archives.torchrl import read as torchrl
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.look import choose_files
 from rlds_cli.look.report import describe_file

@@ -18,7 +18,7 @@ from loader_data import create, episode
 import rlds_cli
 from rlds_cli import loader as loading
 from rlds_cli import preprocess
-from rlds_cli.base.libraries import counterparts
+from rlds_cli.base import counterparts
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.errors import InvalidArgument, UnknownField
 from rlds_cli.interop import d3rlpy, d4rl, minari

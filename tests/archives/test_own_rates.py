@@ -16,7 +16,7 @@ from test_loader_frame_cache import jpeg
 from test_own_cameras import film
 
 import rlds_cli
-from rlds_cli.bridges.exports.exporting import export
+from rlds_cli.archives.exports.exporting import export
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.keep import compacting

@@ -20,7 +20,7 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from rlds_cli.base.libraries.tfds import masked
+from rlds_cli.archives.formats.tfrecord import masked
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout
 from rlds_cli.look.report import describe_file
 from rlds_cli.make.importing import import_files, plan_import

@@ -58,7 +58,7 @@ def test_of_the_command(tmp_path: Path, home: Path) -> None:
     assert open_to_all(home) == [] and open_to_all(tmp_path) == []
 
 
-OUTSIDE = ("archives", "bridges")  # rooms that write where they are told to
+OUTSIDE = ("archives",)  # rooms that write where they are told to
 
 
 def test_directories_of_a_home_are_made_by_one_function() -> None:

@@ -18,7 +18,7 @@ from conftest import run_rlds
 
 import rlds_cli
 from rlds_cli import cli
-from rlds_cli.bridges import FORMATS
+from rlds_cli.archives import FORMATS
 from rlds_cli.cli import commands, out
 from rlds_cli.look.report import catalogue
 

@@ -16,7 +16,7 @@ import numpy as np
 
 import rlds_cli
 from rlds_cli import preprocess
-from rlds_cli.bridges.exports.exporting import export
+from rlds_cli.archives.exports.exporting import export
 from rlds_cli.cli import selecting
 from rlds_cli.keep import compacting
 from rlds_cli.loader import (

@@ -217,14 +217,14 @@ def test_groups_in_episodes_of_minari_that_are_empty_are_named(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("family", random_archives.FAMILIES)
+@pytest.mark.parametrize("family", random_archives.LIBRARIES)
 def test_a_stranger_is_in_the_account_or_refused(tmp_path: Path, family: str, seed: int) -> None:
     check_stranger(tmp_path, family, seed)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(6, 60))
-@pytest.mark.parametrize("family", random_archives.FAMILIES)
+@pytest.mark.parametrize("family", random_archives.LIBRARIES)
 def test_many_strangers_are_in_the_account_or_refused(tmp_path: Path, family: str, seed: int) -> None:
     check_stranger(tmp_path, family, seed)
 
@@ -233,7 +233,7 @@ def check_stranger(tmp_path: Path, family: str, seed: int) -> None:
     """A random archive, to which one thing was added: it is named in the account, or the archive is refused."""
     rng, directory = np.random.default_rng([seed, *family.encode()]), tmp_path / "files"
     directory.mkdir()
-    how = random_archives.FAMILIES[family](rng, directory)
+    how = random_archives.LIBRARIES[family](rng, directory)
     how["reader"] = how.pop("format")
     what = random_archives.add_stranger(rng, directory)
     try:

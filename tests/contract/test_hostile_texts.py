@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from rlds_cli.archives.formats import compressed, text_tables, tfrecord
+from rlds_cli.archives.formats.tfrecord import masked
 from rlds_cli.base.files import child
-from rlds_cli.base.libraries.tfds import masked
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnsafeArchive
 from rlds_cli.make.importing import import_files
 

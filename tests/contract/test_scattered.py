@@ -17,7 +17,7 @@ import scattered
 
 import rlds_cli
 from rlds_cli import preprocess
-from rlds_cli.bridges.exports import FORMATS
+from rlds_cli.archives import FORMATS
 from rlds_cli.dataset import Dataset
 from rlds_cli.interop import d4rl, minari
 from rlds_cli.keep.verification import verify

@@ -17,7 +17,7 @@ from made_once import made_once
 
 import rlds_cli
 from rlds_cli import create, merge, open_dataset
-from rlds_cli.bridges.exports import plan_export
+from rlds_cli.archives import plan_export
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import InvalidArgument, InvalidEpisode, LossyExport, PreprocessError
 from rlds_cli.loader import Episode, Loader, Member, Mixture, Offsets, Sequential, Slice, Transition

@@ -11,7 +11,7 @@ from test_remote_preprocess import MIB, blocks_of, blocks_of_all
 from test_remote_store import HASTY, MAKERS, large
 
 import rlds_cli
-from rlds_cli.bridges.exports.format import Format, units_of
+from rlds_cli.archives.exports.format import Format, units_of
 from rlds_cli.errors import DownloadFailed, NameTaken
 from rlds_cli.share.pushing import push
 

@@ -12,8 +12,8 @@ import pytest
 from test_remote_store import large
 
 import rlds_cli
+from rlds_cli.archives.exports import exporting
 from rlds_cli.base.progress import Bars, Event
-from rlds_cli.bridges.exports import exporting
 from rlds_cli.dataset import Dataset
 from rlds_cli.loader import bench
 from rlds_cli.look import checks

@@ -13,7 +13,7 @@ import pytest
 import zarr
 
 import rlds_cli
-from rlds_cli.bridges.exports.exporting import plan_export
+from rlds_cli.archives.exports.exporting import plan_export
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.keep.verification import verify

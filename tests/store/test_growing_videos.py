@@ -18,7 +18,7 @@ from lerobot_archives import Content, H, W, write_v3
 
 import rlds_cli
 from rlds_cli import Fifo, Reservoir, Top, preprocess
-from rlds_cli.bridges.exports.exporting import export
+from rlds_cli.archives.exports.exporting import export
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import DamagedDataset, InvalidEpisode, RldsError
 from rlds_cli.keep.compacting import compact

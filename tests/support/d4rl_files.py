@@ -9,7 +9,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from rlds_cli.archives import Archive, Plan, Replan, d4rl
+from rlds_cli.archives import Archive, Plan, Replan
+from rlds_cli.archives.d4rl import read as d4rl
 from rlds_cli.ted import EpisodeTable
 
 

@@ -17,7 +17,8 @@ from minari import MinariDataset
 from minari.data_collector import EpisodeBuffer
 from PIL import Image
 
-from rlds_cli.archives import Archive, Plan, minari
+from rlds_cli.archives import Archive, Plan
+from rlds_cli.archives.minari import read as minari
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED, EncodedFrames, EpisodeTable, Note
 
 FORMATS = ["hdf5", "arrow", "parquet"]

@@ -35,7 +35,6 @@ import numpy.typing as npt
 from rlds_cli.archives.formats.compressed import Unpacked
 from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files import child
-from rlds_cli.base.libraries.tfds import masked
 from rlds_cli.errors import CorruptArchive, NoPermission, UnsafeArchive
 
 MAX_RECORD = 1 << 30  # bytes; protocol buffers end at 2 GiB, and an episode must fit in memory
@@ -47,6 +46,7 @@ Content = bytes | memoryview
 _HEAD = struct.Struct("<QI")
 _TAIL = struct.Struct("<I")
 _GZIP = b"\x1f\x8b"
+_MASK_DELTA = 0xA282EAD8
 _GZIP_WINDOW = 31  # zlib's way to ask for a gzip header and 32 KiB of window
 
 Kind = Literal["bytes", "float", "int64", "empty"]
@@ -78,6 +78,11 @@ class TFRecord:
 class _Source(Protocol):
     def read(self, size: int) -> Content:
         """Read exactly ``size`` bytes, fewer at the end of the file only."""
+
+
+def masked(crc: int) -> int:
+    """Return a crc32c as the files store it."""
+    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 def is_tfrecord(path: Path) -> bool:

@@ -20,14 +20,14 @@ from rlds_cli.archives.account import (
     left_out,
     used_as,
 )
+from rlds_cli.archives.exported import EXPORTED
 from rlds_cli.archives.formats import inventory
 from rlds_cli.archives.formats.inventory import Item
 from rlds_cli.archives.lerobot import description, subtasks
 from rlds_cli.archives.lerobot.description import Info, ListedEpisode
 from rlds_cli.archives.lerobot.features import LerobotFeature
+from rlds_cli.archives.lerobot.names import LANGUAGE
 from rlds_cli.archives.readers import Archive
-from rlds_cli.base.libraries import EXPORTED
-from rlds_cli.base.libraries.lerobot import LANGUAGE
 from rlds_cli.ted import VIDEO, Subtasks
 
 STATS = "stats/"

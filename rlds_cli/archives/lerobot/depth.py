@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rlds_cli.archives.lerobot.names import CODE_BITS, DEPTH_FORMULA
 from rlds_cli.base.array_types import Array
-from rlds_cli.base.libraries.lerobot import CODE_BITS, DEPTH_FORMULA
 from rlds_cli.base.media import mp4
 from rlds_cli.base.media.image_header import MAX_PIXELS
 from rlds_cli.base.media.mp4 import Track

@@ -19,16 +19,15 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.archives import exported
-from rlds_cli.archives.exported import ExportedFile
+from rlds_cli.archives.exported import EXPORTED, ExportedFile
 from rlds_cli.archives.formats import image_columns, parquet
 from rlds_cli.archives.formats.text_tables import MAX_COLUMNS
 from rlds_cli.archives.lerobot import subtasks
+from rlds_cli.archives.lerobot.names import COUNTED as COUNTED
+from rlds_cli.archives.lerobot.names import LANGUAGE as LANGUAGE
+from rlds_cli.archives.lerobot.names import TASK as TASK
 from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import json as documents
-from rlds_cli.base.libraries import EXPORTED
-from rlds_cli.base.libraries.lerobot import COUNTED as COUNTED
-from rlds_cli.base.libraries.lerobot import LANGUAGE as LANGUAGE
-from rlds_cli.base.libraries.lerobot import TASK as TASK
 from rlds_cli.base.media import image_header
 from rlds_cli.base.media.image_header import MAX_PIXELS
 from rlds_cli.errors import CorruptArchive, InvalidEpisode, UnknownLayout, UnsafeArchive

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.archives.formats import parquet
-from rlds_cli.base.libraries.lerobot import COUNTED, LANGUAGE, TASK
+from rlds_cli.archives.lerobot.names import COUNTED, LANGUAGE, TASK
 from rlds_cli.errors import UnknownLayout
 from rlds_cli.ted import FLAGS, REWARD, VIDEO, Field, Placement
 

@@ -29,7 +29,7 @@ from typing import Any
 from rlds_cli.archives.formats import parquet
 from rlds_cli.archives.lerobot import description
 from rlds_cli.archives.lerobot.features import LerobotFeature
-from rlds_cli.base.libraries.lerobot import EVENT_STYLES, LANGUAGE, PERSISTENT_STYLES
+from rlds_cli.archives.lerobot.names import EVENT_STYLES, LANGUAGE, PERSISTENT_STYLES
 from rlds_cli.errors import CorruptArchive
 from rlds_cli.ted import Field, Note, Text
 

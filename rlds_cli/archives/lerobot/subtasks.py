@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from rlds_cli.base.libraries.lerobot import SUBTASK, SUBTASK_LISTS, SUBTASKS
+from rlds_cli.archives.lerobot.names import SUBTASK, SUBTASK_LISTS, SUBTASKS
 from rlds_cli.errors import CorruptArchive
 from rlds_cli.ted import Subtasks
 

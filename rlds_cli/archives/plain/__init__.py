@@ -13,9 +13,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from rlds_cli.archives import d4rl, tasks
+from rlds_cli.archives import tasks
 from rlds_cli.archives.account import LEFT_OUT_FILES, SPLITS, notes_of_files, used_as
 from rlds_cli.archives.beside import is_beside
+from rlds_cli.archives.d4rl import read as d4rl
 from rlds_cli.archives.formats import arrow_files, camera_files
 from rlds_cli.archives.formats.tables import IN_WORDS, Table, container_of, is_flat, open_flat
 from rlds_cli.archives.names import chosen_of, flags_of, has_essentials, is_observation, meaning

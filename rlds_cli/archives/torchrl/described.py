@@ -24,9 +24,9 @@ from rlds_cli.archives.readers import Archive, Part, Plan
 from rlds_cli.archives.torchrl import accounting, stores
 from rlds_cli.archives.torchrl.boundaries import LaneEpisode, place
 from rlds_cli.archives.torchrl.lanes import NEXT, Lane, Lanes, opened
+from rlds_cli.archives.torchrl.names import DESCRIPTION, METADATA, VERSION
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.files import json as documents
-from rlds_cli.base.libraries.torchrl import DESCRIPTION, METADATA, VERSION
 from rlds_cli.errors import CorruptArchive
 from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, Chunk, EpisodeData, Field, LazyColumn, Placement, chunks
 

@@ -34,9 +34,9 @@ import numpy as np
 
 from rlds_cli.archives.formats.hdf5 import is_hdf5, open_file
 from rlds_cli.archives.readers import Archive
+from rlds_cli.archives.torchrl.names import BFLOAT16, BUFFER, KNOWN, META, STORAGE, WRITER, encoded
 from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import json as documents
-from rlds_cli.base.libraries.torchrl import BFLOAT16, BUFFER, KNOWN, META, STORAGE, WRITER, encoded
 from rlds_cli.base.text import natural
 from rlds_cli.errors import ArchiveError, CorruptArchive, NoPermission, UnknownLayout, UnsafeArchive
 

@@ -101,7 +101,7 @@ def _documented() -> dict[str, Any]:
     found = {}
     for name in names:
         if is_below(name.replace(".", "/"), "rlds_cli/interop/torchrl"):
-            continue  # TorchRL may not be installed: tests/bridges/test_interop_torchrl.py has these
+            continue  # TorchRL may not be installed: tests/archives/test_interop_torchrl.py has these
         value: Any = rlds_cli
         try:
             for part in name.split(".")[1:]:

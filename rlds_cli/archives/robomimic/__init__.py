@@ -1,0 +1,1 @@
+"""robomimic: its HDF5 files, which `read` reads and `write` writes."""

@@ -1,1 +1,0 @@
-"""d3rlpy: its replay buffers."""

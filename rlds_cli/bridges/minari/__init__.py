@@ -1,3 +1,0 @@
-"""Minari: its datasets on disk, and its functions."""
-
-FORMATS = {"minari": "Minari"}

@@ -1,3 +1,0 @@
-"""Rerun: recordings that its viewer shows and its catalog queries, a file for each episode."""
-
-FORMATS = {"rerun": "Rerun"}

@@ -1,3 +1,0 @@
-"""robomimic: its HDF5 files."""
-
-FORMATS = {"robomimic": "Robomimic"}

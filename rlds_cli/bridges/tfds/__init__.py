@@ -1,3 +1,0 @@
-"""TensorFlow Datasets: RLDS datasets on disk."""
-
-FORMATS = {"tfds": "Tfds"}

@@ -1,3 +1,0 @@
-"""TorchRL: TensorDicts on disk, and its replay buffers and datasets."""
-
-FORMATS = {"tensordict": "TensorDict"}

@@ -1,3 +1,0 @@
-"""Diffusion Policy, UMI and DP3: replay buffers in Zarr."""
-
-FORMATS = {"zarr-replay-buffer": "ZarrReplayBuffer"}
