@@ -285,7 +285,8 @@ def test_without_pyarrow_arrow_archives_say_what_to_install(tmp_path: Path, monk
 def test_hdf5_is_read_without_importing_pyarrow_gymnasium_or_minari(tmp_path: Path) -> None:
     data = by_hand(tmp_path, [plain_episode(4)])
     code = (
-        "import sys; from pathlib import Path; from rlds_cli.archives import Archive, minari\n"
+        "import sys; from pathlib import Path; from rlds_cli.archives import Archive\n"
+        "from rlds_cli.archives.minari import read as minari\n"
         f"d = Path({str(data)!r}); p = minari.plan(Archive(d, (d / 'main_data.hdf5', d / 'metadata.json')))\n"
         "print(sum(len(c) for part in p.parts for c in minari.read(p, part)))\n"
         "print([m for m in ('pyarrow', 'gymnasium', 'minari', 'torch') if m in sys.modules])"

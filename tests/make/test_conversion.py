@@ -182,7 +182,7 @@ def test_memory_stays_bounded(tmp_path: Path) -> None:
     script = textwrap.dedent("""
         import sys, threading, time
         from rlds_cli.make.importing import import_files, plan_import
-        import rlds_cli.make.downloads, rlds_cli.archives.d4rl
+        import rlds_cli.make.downloads, rlds_cli.archives.d4rl.read
         def anonymous():
             return int(next(l for l in open("/proc/self/status") if l.startswith("RssAnon")).split()[1]) // 1024
         before, most, done = anonymous(), [0], threading.Event()
