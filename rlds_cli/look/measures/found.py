@@ -219,7 +219,7 @@ def _idle(v: Vectors, episode: int, element: int) -> tuple[StepRange, ...]:
 
 
 def _jump(v: Vectors, episode: int, element: int) -> tuple[StepRange, ...]:
-    at = int(np.argmax(v.jumps[:, element]))
+    at = int(np.argmax(v.jumps[element]))
     return (StepRange(episode, at, at + 1),)
 
 
@@ -241,11 +241,11 @@ def _back(v: Vectors, episode: int, element: int) -> tuple[StepRange, ...]:
 
 
 def _frozen(v: Vectors, episode: int, element: int) -> tuple[StepRange, ...]:
-    return _long_enough(v.block, v.frozen_elements[:, element], episode, 5)
+    return _long_enough(v.block, v.frozen_elements[element], episode, 5)
 
 
 def _saturated(v: Vectors, episode: int, element: int) -> tuple[StepRange, ...]:
-    return _long_enough(v.block, v.saturated[:, element], episode, 2)
+    return _long_enough(v.block, v.saturated[element], episode, 2)
 
 
 _SHOWN: Mapping[str, Callable[[Vectors, int, int], tuple[StepRange, ...]]] = {

@@ -407,13 +407,7 @@ class StoredMeasures:
 
     def _fields(self, group: str) -> tuple[str, ...]:
         """Return the fields that a group of measures reads."""
-        r = self.roles
-        if group.startswith("own-"):
-            return tuple(sorted(self.store.fields))
-        if group == "time":
-            return (*((r.stamp,) if r.stamp else ()), *r.ages)
-        vectors = (*r.states, *r.actions)
-        return (*vectors, *r.cameras) if group == "camera" else vectors
+        return tuple(sorted(self.store.fields)) if group.startswith("own-") else self.roles.read_by(group)
 
     def _names(self, group: str) -> Array:
         fields = self._fields(group)
@@ -476,13 +470,15 @@ def _measure(task: _Task, groups: tuple[Group, ...], first: int, stop: int) -> d
             each = [cameras.measured(task.rows, task.roles, k) for k in range(first, stop)]
         whole = {name: np.concatenate([of[name] for of in each]) for name in each[0]}
         return {"camera": whole | _nothing(whole, stop - first)}
-    vectors = Vectors(Block(task.rows, first, stop), task.roles)
-    found: dict[Group, Values] = {}
+    names = [n for g in groups for n in task.roles.read_by(g)]
     with np.errstate(all="ignore"):  # infinities among the values
-        for group in groups:
-            values = {"time": vectors.time, "motion": vectors.motion, "action": vectors.action}[group]()
-            found[group] = values | _nothing(values, stop - first)
-    return found
+        parts = [_of_part(Vectors(b, task.roles), groups) for b in Block(task.rows, first, stop).parts(names)]
+    found = {g: {name: np.concatenate([of[g][name] for of in parts]) for name in parts[0][g]} for g in groups}
+    return {g: values | _nothing(values, stop - first) for g, values in found.items()}
+
+
+def _of_part(v: Vectors, groups: tuple[Group, ...]) -> dict[Group, Values]:
+    return {g: {"time": v.time, "motion": v.motion, "action": v.action}[g]() for g in groups}
 
 
 def _nothing(found: Values, count: int) -> Values:

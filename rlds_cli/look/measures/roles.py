@@ -118,6 +118,12 @@ class Roles:
         """These roles without what is learned."""
         return replace(self, pairs=None, derivatives=None)
 
+    def read_by(self, group: str) -> tuple[str, ...]:
+        """Return the fields that a group of measures reads."""
+        if group == "time":
+            return (*((self.stamp,) if self.stamp else ()), *self.ages)
+        return (*self.states, *self.actions, *(self.cameras if group == "camera" else ()))
+
     def to_json(self) -> dict[str, Any]:
         """Return them as a value of JSON."""
         return asdict(self)
@@ -163,16 +169,16 @@ def _is_camera(f: Field) -> bool:
 def _pairs(block: Block, roles: Roles) -> tuple[Pair, ...]:
     """Return what the actions move, by the correlations of changes over all episodes of a block."""
     actions, states = block.values(roles.actions), block.values(roles.states)
-    if actions.shape[1] * states.shape[1] > _MOST_PAIRS:
+    if len(actions) * len(states) > _MOST_PAIRS:
         return ()
     centred = block.centred(actions)
     moved, targets = block.changes(states), {"position": block.changes(actions), "velocity": centred}
     found = np.stack([[_correlations(block, x, moved, lag) for lag in LAGS] for x in targets.values()])
-    usual = np.sqrt((centred**2).mean(0))
+    usual = np.sqrt((centred**2).mean(axis=1))
     pairs = list[Pair]()
-    for j in range(actions.shape[1]):
+    for j in range(len(actions)):
         best = np.unravel_index(int(np.argmax(np.abs(found[:, :, j]))), found[:, :, j].shape)
-        if actions.shape[1] == states.shape[1]:
+        if len(actions) == len(states):
             own = np.unravel_index(int(np.argmax(np.abs(found[:, :, j, j]))), found[:, :, j, j].shape)
             if abs(found[own[0], own[1], j, j]) >= abs(found[:, :, j][best]) - _NEARLY:
                 best = (*own, np.intp(j))
@@ -181,7 +187,7 @@ def _pairs(block: Block, roles: Roles) -> tuple[Pair, ...]:
         if abs(r) >= ALIKE:
             target: Literal["position", "velocity"] = "velocity" if kind else "position"
             sign, spread = (1 if r > 0 else -1), _short(usual[j])
-            gain, offset = (0.0, 0.0) if kind else _level(block, actions[:, j], states[:, state], LAGS[lag])
+            gain, offset = (0.0, 0.0) if kind else _level(block, actions[j], states[state], LAGS[lag])
             pairs.append(
                 Pair(
                     action=j,
@@ -222,19 +228,21 @@ def _derivatives(block: Block, roles: Roles) -> tuple[Derivative, ...]:
     The slope is that of least squares through the origin, since what has no velocity does not move.
     """
     states = block.values(roles.states).astype(np.float64)
-    if states.shape[1] ** 2 > _MOST_PAIRS:
+    if len(states) ** 2 > _MOST_PAIRS:
         return ()
     inside = np.flatnonzero(block.has_later(-1))
     with np.errstate(all="ignore"):  # infinities among the values
-        moved, speed = states[inside] - states[inside - 1], (states[inside] + states[inside - 1]) / 2
-        known = np.isfinite(moved).all(axis=1) & np.isfinite(speed).all(axis=1)
+        now, before = states[:, inside], states[:, inside - 1]
+        moved, speed = now - before, (now + before) / 2
+        known = np.isfinite(moved).all(axis=0) & np.isfinite(speed).all(axis=0)
         if not known.any():
             return ()
-        moved, speed = moved[known], speed[known]
-        product, size = moved.T @ speed, (speed**2).sum(0)
+        moved, speed = moved[:, known], speed[:, known]
+        product, size = moved @ speed.T, (speed**2).sum(axis=1)
         slope = np.where(size > 0, product / size, 0)
-        left = (moved**2).sum(0)[:, None] - slope * product
-        explained = np.nan_to_num(1 - left / ((moved - moved.mean(0)) ** 2).sum(0)[:, None], nan=-1, neginf=-1)
+        left = (moved**2).sum(axis=1, keepdims=True) - slope * product
+        around = ((moved - moved.mean(axis=1, keepdims=True)) ** 2).sum(axis=1, keepdims=True)
+        explained = np.nan_to_num(1 - left / around, nan=-1, neginf=-1)
     np.fill_diagonal(explained, -1)
     best = explained.argmax(axis=1)
     return tuple(
@@ -247,7 +255,7 @@ def _derivatives(block: Block, roles: Roles) -> tuple[Derivative, ...]:
 def _correlations(block: Block, x: Array, y: Array, lag: int) -> Array:
     """Return the correlation of each element of ``x`` with each of ``y``, ``lag`` steps later [x, y]."""
     inside = block.has_later(lag)
-    a, b = x[inside], y[np.flatnonzero(inside) + lag]
-    norm = np.sqrt((a**2).sum(0)[:, None] * (b**2).sum(0))
+    a, b = x[:, inside], y[:, np.flatnonzero(inside) + lag]
+    norm = np.sqrt((a**2).sum(axis=1, keepdims=True) * (b**2).sum(axis=1))
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(np.where(norm > 0, a.T @ b / norm, 0.0))
+        return np.asarray(np.where(norm > 0, a @ b.T / norm, 0.0))

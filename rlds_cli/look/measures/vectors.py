@@ -8,6 +8,7 @@ rest does not count as motion.
 from __future__ import annotations
 
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -48,16 +49,18 @@ class Vectors:
         ages = [self.block.values([name]).astype(np.float64) for name in self.roles.ages]
         if not ages:
             return {}
-        return {"quality_age": np.maximum(self.block.max(np.concatenate(ages, axis=1)), _LEAST_AGE)}
+        return {"quality_age": np.maximum(self.block.max(np.concatenate(ages)), _LEAST_AGE).T}
 
     def _of_stamps(self) -> Values:
         names = ("quality_rate", "quality_jitter", "quality_time_gap", "quality_time_back")
         b, gaps = self.block, self.gaps
         if gaps is None:
             return {name: np.full(len(b), np.nan) for name in names}
-        count = np.maximum(1, b.length - 1)
-        order = np.lexsort((gaps, np.isnan(gaps), b.episode))  # the first step of an episode is its last
-        low, median, high = (gaps[order][b.start + (count - 1) * k // 4] for k in (1, 2, 3))
+        low, median, high = np.empty((3, len(b)))
+        for some, of_some in b.padded(gaps, np.nan):
+            of_some.sort(axis=1)  # NaN, such as the first step of an episode, comes last
+            at = np.maximum(0, b.length[some] - 2) * [[1], [2], [3]] // 4
+            low[some], median[some], high[some] = of_some[np.arange(len(some)), at]
         with np.errstate(invalid="ignore", divide="ignore"):
             rate = np.where(median > _NANOSECONDS, 1e9, 1.0) / median
             jitter = (high - low) / 1.349 / median
@@ -70,7 +73,7 @@ class Vectors:
         """Times from stamp to stamp [steps]; NaN at the first step of an episode. None without stamps."""
         if self.roles.stamp is None:
             return None
-        stamps = self.block.values([self.roles.stamp])[:, 0].astype(np.float64)
+        stamps = self.block.values([self.roles.stamp])[0].astype(np.float64)
         with np.errstate(invalid="ignore"):
             found = np.diff(stamps, prepend=np.nan)
         found[self.block.start] = np.nan
@@ -96,7 +99,7 @@ class Vectors:
 
     @cached_property
     def _of_states_most(self) -> tuple[Array, Array]:
-        """The least and the greatest value of each element of the states in each episode [episodes, n]."""
+        """The least and the greatest value of each element of the states in each episode [n, episodes]."""
         return self.block.min(self._states), self.block.max(self._states)
 
     @cached_property
@@ -105,18 +108,21 @@ class Vectors:
         return self.block.min(self._actions), self.block.max(self._actions)
 
     def _scale(self, names: tuple[str, ...], values: Array, extremes: tuple[Array, Array]) -> Array:
-        """Return one divided by the range of each element in each episode [episodes, n]; 0 for those that are fixed."""
-        b, units, at = self.block, list[Array](), 0
+        """Return one divided by the range of each element in each episode [n, episodes]; 0 for those that are fixed."""
+        units = list[Array]()
         with np.errstate(invalid="ignore", over="ignore"):
             ranges = extremes[1].astype(np.float64) - extremes[0]
         ranges[~np.isfinite(ranges)] = 0
-        for name in names:
-            own = ranges[:, at : at + b.values([name]).shape[1]]
-            units.append(np.maximum(own, _LEAST_RANGE * own.max(axis=1, keepdims=True)))
-            at += own.shape[1]
-        unit = np.concatenate(units, axis=1)
+        for at in self._places(names):
+            units.append(np.maximum(ranges[at], _LEAST_RANGE * ranges[at].max(axis=0)))
+        unit = np.concatenate(units)
         with np.errstate(divide="ignore"):
             return np.asarray(np.where(unit > 0, 1 / unit, 0).astype(values.dtype))
+
+    def _places(self, names: tuple[str, ...]) -> list[slice]:
+        """Return the elements of each field among those of all of them."""
+        edges = np.cumsum([0, *(len(self.block.values([name])) for name in names)]).tolist()
+        return [slice(a, b) for a, b in pairwise(edges)]
 
     @cached_property
     def _state_scale(self) -> Array:
@@ -127,9 +133,14 @@ class Vectors:
         return np.asarray(self._moved * self.block.per_step(self._state_scale))
 
     @cached_property
+    def _speeds(self) -> Array:
+        """Length of each step of each field of the states [fields, steps]."""
+        return np.stack([_length(self._motion[at]) for at in self._places(self.roles.states)])
+
+    @cached_property
     def _speed(self) -> Array:
         """Length of each step of the states [steps]."""
-        return _length(self._motion)
+        return self._speeds[0] if len(self._speeds) == 1 else _length(self._speeds)
 
     @cached_property
     def is_moving(self) -> BoolArray:
@@ -144,7 +155,7 @@ class Vectors:
         return ~slow
 
     def _usual(self, values: Array) -> Array:
-        """Return the root mean square of the steps of each episode but the first."""
+        """Return the root mean square of the steps of each episode but the first [..., episodes]."""
         return np.asarray(np.sqrt(self.block.sum(values * values) / np.maximum(1, self.block.length - 1)))
 
     @cached_property
@@ -176,24 +187,22 @@ class Vectors:
     @property
     def not_finite(self) -> Array:
         """Number of values of states and actions that are not finite [steps]."""
-        of_states, of_actions = (np.asarray((~np.isfinite(x)).sum(axis=1)) for x in (self._states, self._actions))
-        return np.asarray(of_states + of_actions)
+        known = (np.isfinite(x) for x in (self._states, self._actions))
+        return np.asarray(sum(np.zeros(self.block.steps) if k.all() else (~k).sum(axis=0) for k in known))
 
     def _of_states(self) -> Values:
         b, usual = self.block, self._usual(self._speed)
-        third = b.changes(b.changes(self._motion))
-        early = (b.start[:, None] + np.arange(3)).ravel()  # their third difference is not known
-        third[early[early < b.steps]] = 0
-        ends = np.nan_to_num(self._states[b.start + b.length - 1] - self._states[b.start]) * self._state_scale
+        third = b.changes(b.changes(self._motion), 3)
+        ends = np.nan_to_num(self._states[:, b.start + b.length - 1] - self._states[:, b.start]) * self._state_scale
         with np.errstate(invalid="ignore", divide="ignore"):
-            jerk = np.sqrt(b.sum(_length(third) ** 2) / np.maximum(1, b.length - 3)) / usual
+            jerk = np.sqrt(b.sum(_squares(third)) / np.maximum(1, b.length - 3)) / usual
             efficiency = _length(ends) / b.sum(self._speed)
         return {
             "quality_frozen_signal": np.stack([b.longest(runs) for runs in self.frozen_signals], 1),
             "quality_frozen_element": self._longest_frozen(),
-            "quality_dead_joints": self._dead.sum(axis=1),
+            "quality_dead_joints": self._dead.sum(axis=0),
             "quality_wraps": b.sum(self.turns),
-            "quality_motion_jump": b.max(self.jumps),
+            "quality_motion_jump": b.max(self.jumps).T,
             "quality_jerk": jerk,
             "quality_arc_length": self._arc_length(),
             "quality_path_efficiency": efficiency,
@@ -213,18 +222,8 @@ class Vectors:
         Roby-Brami (2015), which also ends at 10 Hz; here at half the rate of steps, since no rate need be known.
         """
         b, found = self.block, np.full(len(self.block), np.nan)
-        size = 1 << np.ceil(np.log2(np.maximum(2, b.length))).astype(np.int64)
-        place = np.arange(b.steps) - b.per_step(b.start)
-        for n in np.unique(size).tolist():
-            some = np.flatnonzero((size == n) & (b.length > 1))
-            if not len(some):
-                continue
-            of_some = b.per_step(size == n) & (place > 0)  # to the first step of an episode, nothing has moved
-            profile = np.zeros((len(some), _PAD * n), np.float32)
-            row = np.zeros(len(b), np.int64)
-            row[some] = np.arange(len(some))
-            profile[b.per_step(row)[of_some], place[of_some] - 1] = self._speed[of_some]
-            amplitude = np.abs(np.fft.rfft(profile, axis=1))
+        for some, profile in b.padded(self._speed, 0):  # to the first step of an episode, nothing has moved
+            amplitude = np.abs(np.fft.rfft(profile[:, 1:], _PAD * profile.shape[1]))
             with np.errstate(invalid="ignore", divide="ignore"):
                 amplitude /= amplitude[:, :1]
                 last = amplitude.shape[1] - 1 - (amplitude[:, ::-1] >= _SPECTRUM).argmax(axis=1)
@@ -235,41 +234,37 @@ class Vectors:
 
     @cached_property
     def _dead(self) -> BoolArray:
-        """Elements of the states that never change in an episode [episodes, n]."""
+        """Elements of the states that never change in an episode [n, episodes]."""
         return np.asarray(np.equal(*self._of_states_most))
 
     @property
     def frozen_signals(self) -> list[Runs]:
         """Return the runs of steps in which a field of states keeps all its bits while the rest moves, by field."""
-        b, found, at = self.block, list[Runs](), 0
-        for name in self.roles.states:
-            width = b.values([name]).shape[1]
-            same = (self._moved[:, at : at + width] == 0).all(axis=1) & self.is_moving
+        b, found = self.block, list[Runs]()
+        for at in self._places(self.roles.states):
+            same = (self._moved[at] == 0).all(axis=0) & self.is_moving
             same[b.start] = False
             found.append(b.runs(same))
-            at += width
         return found
 
     @cached_property
     def frozen_elements(self) -> BoolArray:
-        """Steps at which elements of the states keep all their bits while others change [steps, n]."""
-        b, same = self.block, self._moved == 0
-        alone = same.any(axis=1)
-        alone[alone] = ~same[alone].all(axis=1)
-        alone[b.start] = False
-        same[~alone] = False
-        return np.asarray(same)
+        """Steps at which elements of the states keep all their bits while others change [n, steps]."""
+        same = self._moved == 0
+        alone = same.any(axis=0) & ~same.all(axis=0)
+        alone[self.block.start] = False
+        return np.asarray(same & alone)
 
     def _longest_frozen(self) -> Array:
         """Return the longest run of such steps of each element [episodes, n]; 0 for those that never change."""
         b, found = self.block, np.zeros(self._dead.shape)
-        some = np.flatnonzero(self.frozen_elements.any(axis=0))  # mostly none: what is measured differs in each step
+        some = np.flatnonzero(self.frozen_elements.any(axis=1))  # mostly none: what is measured differs in each step
         if len(some):
-            step = np.arange(b.steps, dtype=np.int32)[:, None]
-            moved = np.where(self.frozen_elements[:, some], np.int32(0), step)
-            found[:, some] = b.max(step - np.maximum.accumulate(moved, axis=0))
+            step = np.arange(b.steps, dtype=np.int32)
+            moved = np.where(self.frozen_elements[some], np.int32(0), step)
+            found[some] = b.max(step - np.maximum.accumulate(moved, axis=1))
         found[self._dead] = 0
-        return found
+        return found.T
 
     @cached_property
     def turns(self) -> BoolArray:
@@ -280,31 +275,27 @@ class Vectors:
             if widest >= (1 - _TURN_MARGIN) * turn:
                 near |= np.abs(size - turn) <= _TURN_MARGIN * turn
         found = np.zeros(self.block.steps, bool)
-        at = np.flatnonzero(near.any(axis=1))
-        around = np.maximum(size[np.maximum(at - 1, 0)], size[np.minimum(at + 1, len(size) - 1)])
-        found[at] = (near[at] & (size[at] > _FAR * around)).any(axis=1)
+        at = np.flatnonzero(near.any(axis=0))
+        around = np.maximum(size[:, np.maximum(at - 1, 0)], size[:, np.minimum(at + 1, len(found) - 1)])
+        found[at] = (near[:, at] & (size[:, at] > _FAR * around)).any(axis=0)
         return found
 
     @cached_property
     def jumps(self) -> Array:
-        """Length of each step in lengths of those around it, of each field of states [steps, fields].
+        """Length of each step in lengths of those around it, of each field of states [fields, steps].
 
         0 where a step around it is missing. Fields are apart: velocities change by more than positions from step to
         step, and would hide a jump of these.
         """
-        found, at = list[Array](), 0
-        for name in self.roles.states:
-            width = self.block.values([name]).shape[1]
-            found.append(self._jumps_of(_length(self._motion[:, at : at + width])))
-            at += width
-        return np.stack(found, 1)
+        return self._jumps_of(self._speeds)
 
     def _jumps_of(self, speed: Array) -> Array:
         b = self.block
-        around = np.maximum(np.concatenate([[0], speed[:-1]]), np.concatenate([speed[1:], [0]]))
-        around = np.maximum(around, b.per_step(self._usual(speed)).astype(speed.dtype))
-        inside = b.has_later(1) & b.has_later(-2)
-        return np.where(inside & (around > 0), speed / np.where(around > 0, around, 1), 0)
+        around = b.per_step(self._usual(speed).astype(speed.dtype))
+        np.maximum(around[..., 1:], speed[..., :-1], out=around[..., 1:])
+        np.maximum(around[..., :-1], speed[..., 1:], out=around[..., :-1])
+        known = b.has_later(1) & b.has_later(-2) & (around > 0)
+        return np.asarray(np.divide(speed, around, out=np.zeros_like(speed), where=known))
 
     @cached_property
     def unexplained(self) -> Array | None:
@@ -315,14 +306,14 @@ class Vectors:
         if not self.roles.derivatives:
             return None
         b, of = self.block, self.roles.derivatives
-        at, speed = [d.position for d in of], self._states[:, [d.velocity for d in of]]
-        unit = b.per_step(np.where(self._dead[:, at], 0, self._state_scale[:, at]))
+        at, speed = [d.position for d in of], self._states[[d.velocity for d in of]]
+        unit = b.per_step(np.where(self._dead[at], 0, self._state_scale[at]))
         told = np.empty_like(speed)
-        np.add(speed[1:], speed[:-1], out=told[1:])
-        told *= np.array([d.seconds / 2 for d in of], told.dtype)
-        moved = self._moved[:, at]
+        np.add(speed[:, 1:], speed[:, :-1], out=told[:, 1:])
+        told *= np.array([[d.seconds / 2] for d in of], told.dtype)
+        moved = self._moved[at]
         beyond = (moved - told) * unit
-        beyond[b.start] = 0
+        beyond[:, b.start] = 0
         beyond[~np.isfinite(beyond)] = 0
         usual = b.per_step(self._usual(_length(moved * unit)))
         found = np.where(usual > 0, _length(beyond) / np.where(usual > 0, usual, 1), 0)
@@ -333,7 +324,7 @@ class Vectors:
         """Return the first elements of the states at moments of the episode [episodes, moments * elements]."""
         b = self.block
         at = b.start[:, None] + np.round(np.linspace(0, 1, MOMENTS) * (b.length[:, None] - 1)).astype(np.int64)
-        return self._states[at, :TOLD].reshape(len(b), -1)
+        return self._states[:TOLD, at].transpose(1, 2, 0).reshape(len(b), -1)
 
     @cached_property
     def kept_by_openpi(self) -> Runs | None:
@@ -343,7 +334,7 @@ class Vectors:
         b = self.block
         with np.errstate(invalid="ignore"):
             change = np.abs(b.changes(b.values([self.roles.velocity])))
-            still: BoolArray = np.asarray((change < IDLE_CHANGE).all(axis=1))
+            still: BoolArray = np.asarray((change < IDLE_CHANGE).all(axis=0))
         still[b.start] = False
         idle = b.runs(still)
         idle = idle.where(idle.length >= SHORTEST_IDLE)
@@ -362,57 +353,53 @@ class Vectors:
         if not r.actions:
             return {}
         with np.errstate(invalid="ignore", divide="ignore"):
-            saturation = b.sum(self.saturated) / b.length[:, None]
-            between = b.sum(~self._at_extremes) > 0
-            second = b.changes(self._commanded)
-            early = (b.start[:, None] + np.arange(2)).ravel()
-            second[early[early < b.steps]] = 0
-            first = np.sqrt(b.sum(self._commanded**2) / np.maximum(1, b.length - 1)[:, None])
-            rough = np.sqrt(b.sum(second**2) / np.maximum(1, b.length - 2)[:, None]) / first
-        noise = np.where(np.isfinite(rough), rough, 0).max(axis=1)
-        found = {"quality_saturation": np.where(between, saturation, np.nan), "quality_action_noise": noise}
+            saturation = b.sum(self.saturated) / b.length
+            between = b.sum(self._at_extremes) < b.length
+            second = b.changes(self._commanded, 2)
+            first = np.sqrt(b.sum(np.square(self._commanded)) / np.maximum(1, b.length - 1))
+            rough = np.sqrt(b.sum(np.square(second)) / np.maximum(1, b.length - 2)) / first
+        noise = np.where(np.isfinite(rough), rough, 0).max(axis=0)
+        found = {"quality_saturation": np.where(between, saturation, np.nan).T, "quality_action_noise": noise}
         return found | (self._of_pairs(r.pairs) if r.pairs else {})
 
     @cached_property
     def _at_extremes(self) -> BoolArray:
-        """Whether each element of the actions is at its least or greatest value in the episode [steps, n]."""
+        """Whether each element of the actions is at its least or greatest value in the episode [n, steps]."""
         b, values = self.block, self._actions
         low, high = self._of_actions_most
         return np.asarray((values == b.per_step(high)) | (values == b.per_step(low)))
 
     @property
     def saturated(self) -> BoolArray:
-        """Steps at which an element of the actions is at an extreme while something moves [steps, n]."""
-        return np.asarray(self._at_extremes & self.is_moving[:, None])
+        """Steps at which an element of the actions is at an extreme while something moves [n, steps]."""
+        return np.asarray(self._at_extremes & self.is_moving)
 
     def _of_pairs(self, pairs: tuple[Pair, ...]) -> Values:
         """Return how the actions and the states that they move belong together."""
-        b, columns = self.block, [p.action for p in pairs]
-        actions = b.centred(self._actions[:, columns])
-        states = b.centred(self._states[:, [p.state for p in pairs]])
-        changed, follow = self._commanded[:, columns], self._moved[:, [p.state for p in pairs]]
-        is_velocity = np.array([p.target == "velocity" for p in pairs])
-        usual = np.array([p.sign for p in pairs])
-        moved = np.sqrt(b.sum(actions**2) / b.length[:, None]) > _MOVED * np.array([p.spread for p in pairs])
+        b, moves, follows = self.block, [p.action for p in pairs], [p.state for p in pairs]
+        actions, effect = b.centred(self._actions[moves]), b.centred(self._states[follows])
+        cause, effects = self._commanded[moves], self._moved[follows]
+        is_velocity, lags = np.array([p.target == "velocity" for p in pairs]), np.array([p.lag for p in pairs])
+        usual, spread = (np.array([getattr(p, name) for p in pairs])[:, None] for name in ("sign", "spread"))
+        cause[is_velocity], effect[is_velocity] = actions[is_velocity], effects[is_velocity]
+        size = b.sum(np.square(actions))
+        moved = np.sqrt(size / b.length) > _MOVED * spread
         signs = np.full(moved.shape, np.nan)
-        effect = np.where(is_velocity, follow, states)
-        for lag in {p.lag for p in pairs}:
-            of_lag = np.array([p.lag == lag for p in pairs])
-            signs[:, of_lag] = self._correlation(actions[:, of_lag], effect[:, of_lag], lag)
-        whole = (self._jumps_of(self._speed) <= _JUMP)[
-            :, None
-        ]  # where rows are missing, actions and states jump together
-        cause = _unit(b, np.where(is_velocity, actions, changed) * whole)
-        effects = _unit(b, follow * whole, np.where(signs < 0, -1, 1))
-        cause[:, :] = np.where(b.per_step(moved), cause, 0)
-        found = np.stack([b.sum(self._product(cause, effects, lag)) for lag in _LAGS], 1)
-        found /= np.maximum(1, moved.sum(axis=1))[:, None]
-        peak, height = _peak(found)
+        for lag in set(lags.tolist()):
+            signs[lags == lag] = b.sum(self._products(actions[lags == lag], effect[lags == lag], lag))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            signs /= np.sqrt(size * b.sum(np.square(effect)))
+        whole = self._jumps_of(self._speed) <= _JUMP  # where rows are missing, actions and states jump together
+        for values, factor in ((cause, moved), (effects, np.where(signs < 0, -1, 1))):
+            values *= whole.astype(values.dtype)
+            values *= b.per_step(_unit(b.sum(np.square(values)), factor).astype(values.dtype))
+        found = b.sum(np.stack([self._product(cause, effects, lag) for lag in _LAGS]))
+        peak, height = _peak((found / np.maximum(1, moved.sum(axis=0))).T)
         shifted = np.where(height >= ALIKE, peak, np.nan)
         return self._follow_error(pairs, shifted) | {
-            "quality_action_sign": np.where(moved, signs * usual, np.nan),
+            "quality_action_sign": np.where(moved, signs * usual, np.nan).T,
             "quality_action_lag": shifted,
-            "quality_tracking": np.where(moved.any(axis=1), height, np.nan),
+            "quality_tracking": np.where(moved.any(axis=0), height, np.nan),
         }
 
     def _follow_error(self, pairs: tuple[Pair, ...], lag: Array) -> Values:
@@ -425,63 +412,65 @@ class Vectors:
         if not of:
             return {}
         b, dtype = self.block, self._states.dtype
-        gain, offset = (np.array([getattr(p, name) for p in of], dtype) for name in ("gain", "offset"))
-        wanted = self._actions[:, [p.action for p in of]] * gain + offset
-        states, unit = self._states[:, [p.state for p in of]], np.abs(gain) * np.array([p.spread for p in of])
+        gain, offset = (np.array([[getattr(p, name)] for p in of], dtype) for name in ("gain", "offset"))
+        wanted = self._actions[[p.action for p in of]] * gain + offset
+        states, unit = self._states[[p.state for p in of]], np.abs(gain) * np.array([[p.spread] for p in of])
         usual = int(np.median([p.lag for p in of]))
         off = np.zeros_like(wanted)
         if b.steps > usual:
-            np.subtract(states[usual:], wanted[: b.steps - usual], out=off[: b.steps - usual])
-        off[~b.has_later(usual)] = 0
+            np.subtract(states[:, usual:], wanted[:, : b.steps - usual], out=off[:, : b.steps - usual])
+        off[:, ~b.has_later(usual)] = 0
         errors = self._root_mean_square(off, np.full(len(b), usual))
         own = np.where(np.isfinite(lag), np.round(lag), usual).astype(np.int64)
         if (own != usual).any():
             shift, place = b.per_step(own), np.arange(b.steps) - b.per_step(b.start)
             inside = (shift != usual) & (place + shift >= 0) & (place + shift < b.per_step(b.length))
             at, off = np.flatnonzero(inside), np.zeros_like(wanted)
-            off[at] = states[at + shift[at]] - wanted[at]
+            off[:, at] = states[:, at + shift[at]] - wanted[:, at]
             better = np.minimum(errors, self._root_mean_square(off, own))
-            errors = np.where((own != usual)[:, None], better, errors)
-        return {"quality_follow_error": errors / unit}
+            errors = np.where(own != usual, better, errors)
+        return {"quality_follow_error": (errors / unit).T}
 
     def _root_mean_square(self, off: Array, lag: Array) -> Array:
-        """Return that of differences [steps, n] at lags [episodes], of each episode; unknown ones are 0."""
+        """Return that of differences [n, steps] at lags [episodes], of each episode; unknown ones are 0."""
         squared = np.square(off)
         if not np.isfinite(squared).all():
             squared[~np.isfinite(squared)] = 0
         count = np.maximum(1, self.block.length - np.abs(lag))
-        return np.asarray(np.sqrt(self.block.sum(squared) / count[:, None]))
+        return np.asarray(np.sqrt(self.block.sum(squared) / count))
 
-    def _correlation(self, x: Array, y: Array, lag: int) -> Array:
-        """Return the correlation of centred values with others, ``lag`` steps later, in each episode [episodes, n]."""
-        b, product = self.block, np.zeros_like(x)
-        if len(x) > lag:
-            np.multiply(x[: len(x) - lag], y[lag:], out=product[: len(x) - lag])
-        product[~b.has_later(lag)] = 0
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.asarray(b.sum(product) / np.sqrt(b.sum(x**2) * b.sum(y**2)))
+    def _products(self, x: Array, y: Array, lag: int) -> Array:
+        """Return ``x`` times ``y``, which comes ``lag`` steps later in the episode [n, steps]."""
+        found = np.zeros_like(x)
+        if x.shape[1] > lag:
+            np.multiply(x[:, : x.shape[1] - lag], y[:, lag:], out=found[:, : x.shape[1] - lag])
+        found[:, ~self.block.has_later(lag)] = 0
+        return found
 
     def _product(self, x: Array, y: Array, lag: int) -> Array:
         """Return the sum over elements of ``x`` times ``y``, which comes ``lag`` steps later [steps]."""
-        found = np.zeros(len(x), x.dtype)
-        if len(x) > abs(lag):
-            a, z = (x[: len(x) - lag], y[lag:]) if lag >= 0 else (x[-lag:], y[:lag])
-            found[max(0, -lag) : len(x) - max(0, lag)] = np.einsum("sn,sn->s", a, z)
+        found, steps = np.zeros(x.shape[1], x.dtype), x.shape[1]
+        if steps > abs(lag):
+            a, z = (x[:, : steps - lag], y[:, lag:]) if lag >= 0 else (x[:, -lag:], y[:, :lag])
+            found[max(0, -lag) : steps - max(0, lag)] = np.einsum("ns,ns->s", a, z)
         found[~self.block.has_later(lag)] = 0
         return found
 
 
+def _squares(values: Array) -> Array:
+    """Return the sum of squares of each column [n]."""
+    return np.asarray(np.einsum("ns,ns->s", values, values))
+
+
 def _length(values: Array) -> Array:
-    """Return the Euclidean length of each row [n]."""
-    return np.asarray(np.sqrt(np.einsum("sn,sn->s", values, values)))
+    """Return the Euclidean length of each column [n]."""
+    return np.asarray(np.sqrt(_squares(values)))
 
 
-def _unit(b: Block, values: Array, sign: Array | int = 1) -> Array:
-    """Return values [steps, n] divided by the root of their sum of squares over each episode; 0 for those at rest."""
-    norm = np.sqrt(b.sum(values**2))
-    with np.errstate(divide="ignore"):
-        unit = np.where(norm > 0, sign / norm, 0).astype(values.dtype)  # a product with float64 takes twice as long
-    return np.asarray(values * b.per_step(unit))
+def _unit(size: Array, factor: Array) -> Array:
+    """Return a factor divided by the root of a sum of squares; 0 where that is 0."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.where(size > 0, factor / np.sqrt(size), 0))
 
 
 def _peak(found: Array) -> tuple[Array, Array]:
