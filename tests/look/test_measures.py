@@ -9,8 +9,12 @@ import numpy as np
 import pytest
 
 import rlds_cli
+from rlds_cli.dataset import Rows
 from rlds_cli.errors import RldsError
+from rlds_cli.look.measures import blocks
+from rlds_cli.look.measures.roles import Roles
 from rlds_cli.look.measures.rules import RULES
+from rlds_cli.look.measures.vectors import Vectors
 from rlds_cli.measures import MEASURES, Measures
 from tests.conftest import run_rlds
 
@@ -368,3 +372,34 @@ def test_roles_that_another_program_has_written_are_learned_anew(tmp_path: Path,
         text = json.dumps(roles)
     file.write_text(text)
     assert column(ds, "quality_action_lag").tolist() == wanted.tolist()
+
+
+def test_an_episode_is_measured_as_if_it_were_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Episodes of all lengths, with gaps in their values, in one block, in small parts of it, and in blocks of one."""
+    rng = np.random.default_rng(0)
+    episodes = [arm(int(n), rest=int(n) // 9, seed=k) for k, n in enumerate(rng.integers(1, 200, 60))]
+    for k, e in enumerate(episodes):
+        e["observation"] += rng.normal(0, 0.01, e["observation"].shape)
+        e["observation"][len(e["observation"]) // 2, 0] += 8 * (k % 7 == 0)
+        e["action"][:, 1] = np.clip(e["action"][:, 1], -1 + 0.9 * (k % 3 == 1), 1)
+        e["action"][-1, 0] = np.nan if k % 5 == 0 else 0
+        e["info"] = {"timestamp": np.cumsum(rng.normal(1, 0.1, len(e["action"])))}
+    rows, roles = Rows(made(episodes, tmp_path)), Measures(rlds_cli.load("local/arm", home=tmp_path)).roles
+    roles = roles.learned(rows)
+    assert roles.pairs
+    monkeypatch.setattr(blocks, "_CACHED_BYTES", 20_000)
+    whole, names = blocks.Block(rows, 0, len(episodes)), [*roles.states, *roles.actions, "info/timestamp"]
+    parts = list(whole.parts(names))
+    assert 10 < len(parts) < 60
+    ones = [blocks.Block(rows, k, k + 1) for k in range(len(episodes))]
+    together, by_part, alone = ([_measured(b, roles) for b in of] for of in ([whole], parts, ones))
+    for name, values in together[0].items():
+        for others in (by_part, alone):
+            found = np.concatenate([of[name] for of in others])
+            np.testing.assert_allclose(found, values, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+def _measured(block: blocks.Block, roles: Roles) -> dict[str, np.ndarray]:
+    v = Vectors(block, roles)
+    with np.errstate(all="ignore"):
+        return v.time() | v.motion() | v.action()

@@ -7,7 +7,7 @@
     changes     0  x  x  x | 0  x | 0  x  x         from the step before; 0 at the first step of an episode
 
 Steps are the last axis of all arrays: each element of a field lies end to end, so that one call of NumPy goes through
-the steps of many short episodes. A block is as large as the caches of a processor, a long episode is one of its own.
+the steps of many short episodes. Parts of a block fit the caches of a processor; a long episode is one by itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.dataset import Rows
 
-_CACHED_BYTES = 2 << 20  # of the fields of a part of a block
+_CACHED_BYTES = 3 << 20  # of the fields of a part of a block: fewer take longer in Python, more in memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,11 +88,14 @@ class Block:
     def _of_steps(self, name: str) -> Array:
         if name not in self._read:
             rows = self._rows_of(name)
-            is_step = np.ones(len(rows), bool)
-            is_step[self.rows.final[self.first : self.stop] - self.rows.start[self.first]] = False
-            found = rows[is_step].reshape(self.steps, math.prod(rows.shape[1:]))
+            found = rows.take(self._row, axis=0).reshape(self.steps, math.prod(rows.shape[1:]))
             self._read[name] = np.ascontiguousarray(found.T, np.result_type(found.dtype, np.float32))
         return self._read[name]
+
+    @cached_property
+    def _row(self) -> IntArray:
+        """Row of each step, counted from the first one of the block [steps]."""
+        return np.arange(self.steps) + self.episode  # each episode has a final observation
 
     def _rows_of(self, name: str) -> Array:
         """Return the rows of a field, final observations among them [rows, ...]."""
@@ -114,16 +117,21 @@ class Block:
             np.subtract(values[..., 1:], values[..., :-1], out=found[..., 1:])
         early = (self.start[:, None] + np.arange(first)).ravel()
         found[..., early[early < self.steps]] = 0
-        found[~np.isfinite(found)] = 0
+        known = np.isfinite(found)
+        if not known.all():
+            found[~known] = 0
         return found
 
     def centred(self, values: Array) -> Array:
-        """Return values [n, steps] without the mean of their episode; 0 for those that are not finite."""
+        """Subtract from values [n, steps], in place, the mean of their episode; those that are not finite become 0."""
         known = np.isfinite(values)
         if known.all():
-            return values - self.per_step((self.sum(values) / self.length).astype(values.dtype))
-        mean = self.sum(np.where(known, values, 0)) / np.maximum(1, self.sum(known))
-        return np.asarray(np.where(known, values - self.per_step(mean), 0).astype(values.dtype))
+            values -= self.per_step((self.sum(values) / self.length).astype(values.dtype))
+            return values
+        values[~known] = 0
+        values -= self.per_step(self.sum(values) / np.maximum(1, self.sum(known))).astype(values.dtype)
+        values[~known] = 0
+        return values
 
     def per_step(self, of_episodes: Array) -> Array:
         """Repeat a value of each episode [..., episodes] for each of its steps."""

@@ -53,7 +53,7 @@ class Measure:
     over : {"max", "min", ""}
         Of a measure of each element, field or camera: which of them is the value of the episode. Empty for others.
     version : int
-        Another number where the formula is another one.
+        Another number where the formula is another one, or its sums are added up in another order.
     """
 
     name: str
@@ -190,6 +190,7 @@ MEASURES: tuple[Measure, ...] = (
         source="|dx_t| / max(|dx_t-1|, |dx_t+1|, root mean square of |dx|)",
         needs="states",
         over="max",
+        version=2,
     ),
     Measure(
         name="quality_unexplained_step",
@@ -199,6 +200,7 @@ MEASURES: tuple[Measure, ...] = (
         source="|dx_t - dt (v_t + v_t-1) / 2| / root mean square of |dx|; which state is whose velocity, and dt, by "
         "least squares over the first 32 episodes, where it explains 90 % of the variance of dx",
         needs="positions and velocities",
+        version=2,
     ),
     Measure(
         name="quality_jerk",
@@ -207,6 +209,7 @@ MEASURES: tuple[Measure, ...] = (
         text="How much the motion jerks: its third difference in units of its first.",
         source="root mean squares; Hogan and Sternad 2009, without durations",
         needs="states",
+        version=2,
     ),
     Measure(
         name="quality_arc_length",
@@ -216,6 +219,7 @@ MEASURES: tuple[Measure, ...] = (
         source="spectral arc length of the speed (SPARC), with the amplitudes of at least 0.05 and without the end at "
         "10 Hz; Balasubramanian et al. 2012 and 2015",
         needs="states",
+        version=2,
     ),
     Measure(
         name="quality_path_efficiency",
@@ -224,6 +228,7 @@ MEASURES: tuple[Measure, ...] = (
         text="The straight way from the first to the last state, as a share of the way that was gone.",
         source="|x_T - x_0| / sum |dx|",
         needs="states",
+        version=2,
     ),
     Measure(
         name="quality_openpi_idle_share",
@@ -250,6 +255,7 @@ MEASURES: tuple[Measure, ...] = (
         text="How rough the actions are: their second difference in units of the first.",
         source="root mean squares; 1.73 for white noise",
         needs="actions",
+        version=2,
     ),
     Measure(
         name="quality_action_sign",
@@ -259,6 +265,7 @@ MEASURES: tuple[Measure, ...] = (
         source="Pearson's r at the usual lag",
         needs="actions and states",
         over="min",
+        version=2,
     ),
     Measure(
         name="quality_action_lag",
@@ -267,6 +274,7 @@ MEASURES: tuple[Measure, ...] = (
         text="Steps by which the states follow the actions.",
         source="peak of the mean cross-correlation of their differences, and a parabola (Jacovitti and Scarano 1993)",
         needs="actions and states",
+        version=2,
     ),
     Measure(
         name="quality_tracking",
@@ -275,6 +283,7 @@ MEASURES: tuple[Measure, ...] = (
         text="How well the states follow the actions: the height of that peak.",
         source="Pearson's r",
         needs="actions and states",
+        version=2,
     ),
     Measure(
         name="quality_follow_error",
@@ -285,6 +294,7 @@ MEASURES: tuple[Measure, ...] = (
         "by least squares over the first 32 episodes, where r is at least 0.9",
         needs="actions and states",
         over="max",
+        version=2,
     ),
     Measure(
         name="quality_frozen_run",

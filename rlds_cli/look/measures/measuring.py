@@ -25,7 +25,7 @@ from rlds_cli.dataset import Dataset, Rows
 from rlds_cli.errors import InvalidArgument, RldsError
 from rlds_cli.homes import Home, writing
 from rlds_cli.look.measures import cameras, catalogue, results
-from rlds_cli.look.measures.blocks import Block
+from rlds_cli.look.measures.blocks import Block, divided
 from rlds_cli.look.measures.catalogue import Group
 from rlds_cli.look.measures.results import Results
 from rlds_cli.look.measures.roles import Roles
@@ -34,7 +34,7 @@ from rlds_cli.store import Store
 from rlds_cli.ted import REWARD, VIDEO
 
 _ROLES, _OWN = "roles.json", "own.json"
-_BLOCK_BYTES = 16 << 20  # of the fields that a block of episodes reads
+_BLOCK_BYTES = 64 << 20  # of the fields that a block of episodes reads
 _FRAMES_AT_ONCE = 512  # of a task of the group camera
 _SMALL = 256 << 20  # bytes that one process reads sooner than others start
 _TASK = "task"
@@ -387,11 +387,8 @@ class StoredMeasures:
         most = _FRAMES_AT_ONCE if "camera" in groups else _BLOCK_BYTES // row
         length = self.store.episodes["length"]
         for run in np.split(missing, np.flatnonzero(np.diff(missing) != 1) + 1):
-            rows = np.cumsum(length[run])
-            edges = np.flatnonzero(np.diff(rows // max(1, most))) + 1
-            for part in np.split(run, edges):
-                if len(part):
-                    yield int(part[0]), int(part[-1]) + 1
+            for part in divided(length[run], most):
+                yield int(run[part][0]), int(run[part][-1]) + 1
 
     # -- files
 
@@ -470,7 +467,7 @@ def _measure(task: _Task, groups: tuple[Group, ...], first: int, stop: int) -> d
             each = [cameras.measured(task.rows, task.roles, k) for k in range(first, stop)]
         whole = {name: np.concatenate([of[name] for of in each]) for name in each[0]}
         return {"camera": whole | _nothing(whole, stop - first)}
-    names = [n for g in groups for n in task.roles.read_by(g)]
+    names = list(dict.fromkeys(n for g in groups for n in task.roles.read_by(g)))
     with np.errstate(all="ignore"):  # infinities among the values
         parts = [_of_part(Vectors(b, task.roles), groups) for b in Block(task.rows, first, stop).parts(names)]
     found = {g: {name: np.concatenate([of[g][name] for of in parts]) for name in parts[0][g]} for g in groups}

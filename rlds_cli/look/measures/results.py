@@ -87,7 +87,7 @@ class Results:
         names = [np.frombuffer(base64.b64decode(r["episodes"]), f"S{_NAME}") for r in records]
         order = np.argsort(whole := np.concatenate(names), kind="stable")
         self._names = whole[order]
-        for name, (_, shape) in records[0]["values"].items():
+        for name, (_, shape, *_) in records[0]["values"].items():
             parts = [_decoded(*r["values"][name]) for r in records if r["values"][name][1][1:] == shape[1:]]
             self._values[name] = np.concatenate(parts)[order]
 
@@ -125,9 +125,12 @@ class Results:
         self._journal.add({"episodes": base64.b64encode(names.tobytes()).decode(), "values": encoded})
 
 
-def _encoded(values: Array) -> tuple[str, list[int]]:
-    return base64.b64encode(values.astype("<f8").tobytes()).decode(), list(values.shape)
+def _encoded(values: Array) -> list[Any]:
+    """Return values as text, their shape, and their type if that is not float64."""
+    dtype = "<f4" if values.dtype == np.float32 else "<f8"
+    text = base64.b64encode(values.astype(dtype).tobytes()).decode()
+    return [text, list(values.shape)] if dtype == "<f8" else [text, list(values.shape), dtype]
 
 
-def _decoded(text: str, shape: Sequence[int]) -> Array:
-    return np.frombuffer(base64.b64decode(text), "<f8").reshape(shape)
+def _decoded(text: str, shape: Sequence[int], dtype: str = "<f8") -> Array:
+    return np.frombuffer(base64.b64decode(text), dtype).reshape(shape).astype(np.float64)

@@ -171,7 +171,7 @@ def _pairs(block: Block, roles: Roles) -> tuple[Pair, ...]:
     actions, states = block.values(roles.actions), block.values(roles.states)
     if len(actions) * len(states) > _MOST_PAIRS:
         return ()
-    centred = block.centred(actions)
+    centred = block.centred(actions.copy())
     moved, targets = block.changes(states), {"position": block.changes(actions), "velocity": centred}
     found = np.stack([[_correlations(block, x, moved, lag) for lag in LAGS] for x in targets.values()])
     usual = np.sqrt((centred**2).mean(axis=1))

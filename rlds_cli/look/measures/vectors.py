@@ -73,9 +73,9 @@ class Vectors:
         """Times from stamp to stamp [steps]; NaN at the first step of an episode. None without stamps."""
         if self.roles.stamp is None:
             return None
-        stamps = self.block.values([self.roles.stamp])[0].astype(np.float64)
+        stamps: Array = self.block.values([self.roles.stamp])[0].astype(np.float64)
         with np.errstate(invalid="ignore"):
-            found = np.diff(stamps, prepend=np.nan)
+            found: Array = np.diff(stamps, prepend=np.nan)
         found[self.block.start] = np.nan
         return found
 
@@ -193,7 +193,8 @@ class Vectors:
     def _of_states(self) -> Values:
         b, usual = self.block, self._usual(self._speed)
         third = b.changes(b.changes(self._motion), 3)
-        ends = np.nan_to_num(self._states[:, b.start + b.length - 1] - self._states[:, b.start]) * self._state_scale
+        first, last = (self._states.take(at, axis=1) for at in (b.start, b.start + b.length - 1))
+        ends = np.nan_to_num(last - first) * self._state_scale
         with np.errstate(invalid="ignore", divide="ignore"):
             jerk = np.sqrt(b.sum(_squares(third)) / np.maximum(1, b.length - 3)) / usual
             efficiency = _length(ends) / b.sum(self._speed)
@@ -237,12 +238,17 @@ class Vectors:
         """Elements of the states that never change in an episode [n, episodes]."""
         return np.asarray(np.equal(*self._of_states_most))
 
+    @cached_property
+    def _same(self) -> BoolArray:
+        """Whether each element of the states keeps all its bits [n, steps]."""
+        return np.asarray(self._moved == 0)
+
     @property
     def frozen_signals(self) -> list[Runs]:
         """Return the runs of steps in which a field of states keeps all its bits while the rest moves, by field."""
         b, found = self.block, list[Runs]()
         for at in self._places(self.roles.states):
-            same = (self._moved[at] == 0).all(axis=0) & self.is_moving
+            same = self._same[at].all(axis=0) & self.is_moving
             same[b.start] = False
             found.append(b.runs(same))
         return found
@@ -250,8 +256,8 @@ class Vectors:
     @cached_property
     def frozen_elements(self) -> BoolArray:
         """Steps at which elements of the states keep all their bits while others change [n, steps]."""
-        same = self._moved == 0
-        alone = same.any(axis=0) & ~same.all(axis=0)
+        same = self._same
+        alone: BoolArray = np.asarray(same.any(axis=0) & ~same.all(axis=0))
         alone[self.block.start] = False
         return np.asarray(same & alone)
 
@@ -269,12 +275,13 @@ class Vectors:
     @cached_property
     def turns(self) -> BoolArray:
         """Steps at which an element of the states jumps by a whole turn, alone among the steps around it [steps]."""
-        size = np.abs(self._moved)
-        near, widest = np.zeros(size.shape, bool), float(size.max(initial=0))
-        for turn in _TURNS:
-            if widest >= (1 - _TURN_MARGIN) * turn:
-                near |= np.abs(size - turn) <= _TURN_MARGIN * turn
-        found = np.zeros(self.block.steps, bool)
+        found, moved = np.zeros(self.block.steps, bool), self._moved
+        widest = max(float(moved.max(initial=0)), -float(moved.min(initial=0)))
+        turns = [t for t in _TURNS if widest >= (1 - _TURN_MARGIN) * t]
+        if not turns:
+            return found
+        size = np.abs(moved)
+        near = np.any([np.abs(size - t) <= _TURN_MARGIN * t for t in turns], axis=0)
         at = np.flatnonzero(near.any(axis=0))
         around = np.maximum(size[:, np.maximum(at - 1, 0)], size[:, np.minimum(at + 1, len(found) - 1)])
         found[at] = (near[:, at] & (size[:, at] > _FAR * around)).any(axis=0)
@@ -324,7 +331,7 @@ class Vectors:
         """Return the first elements of the states at moments of the episode [episodes, moments * elements]."""
         b = self.block
         at = b.start[:, None] + np.round(np.linspace(0, 1, MOMENTS) * (b.length[:, None] - 1)).astype(np.int64)
-        return self._states[:TOLD, at].transpose(1, 2, 0).reshape(len(b), -1)
+        return self._states[:TOLD].take(at, axis=1).transpose(1, 2, 0).reshape(len(b), -1)
 
     @cached_property
     def kept_by_openpi(self) -> Runs | None:
@@ -377,8 +384,8 @@ class Vectors:
     def _of_pairs(self, pairs: tuple[Pair, ...]) -> Values:
         """Return how the actions and the states that they move belong together."""
         b, moves, follows = self.block, [p.action for p in pairs], [p.state for p in pairs]
-        actions, effect = b.centred(self._actions[moves]), b.centred(self._states[follows])
-        cause, effects = self._commanded[moves], self._moved[follows]
+        actions, effect = b.centred(self._actions.take(moves, axis=0)), b.centred(self._states.take(follows, axis=0))
+        cause, effects = self._commanded.take(moves, axis=0), self._moved.take(follows, axis=0)
         is_velocity, lags = np.array([p.target == "velocity" for p in pairs]), np.array([p.lag for p in pairs])
         usual, spread = (np.array([getattr(p, name) for p in pairs])[:, None] for name in ("sign", "spread"))
         cause[is_velocity], effect[is_velocity] = actions[is_velocity], effects[is_velocity]
@@ -386,12 +393,13 @@ class Vectors:
         moved = np.sqrt(size / b.length) > _MOVED * spread
         signs = np.full(moved.shape, np.nan)
         for lag in set(lags.tolist()):
-            signs[lags == lag] = b.sum(self._products(actions[lags == lag], effect[lags == lag], lag))
+            of = np.flatnonzero(lags == lag) if len(set(lags.tolist())) > 1 else slice(None)
+            signs[of] = b.sum(self._multiplied(actions[of], effect[of], lag))
         with np.errstate(invalid="ignore", divide="ignore"):
-            signs /= np.sqrt(size * b.sum(np.square(effect)))
-        whole = self._jumps_of(self._speed) <= _JUMP  # where rows are missing, actions and states jump together
+            signs /= np.sqrt(size * b.sum(np.square(effect, out=effect)))
+        jumps = self._jumps_of(self._speed) > _JUMP  # where rows are missing, actions and states jump together
         for values, factor in ((cause, moved), (effects, np.where(signs < 0, -1, 1))):
-            values *= whole.astype(values.dtype)
+            values[:, jumps] = 0
             values *= b.per_step(_unit(b.sum(np.square(values)), factor).astype(values.dtype))
         found = b.sum(np.stack([self._product(cause, effects, lag) for lag in _LAGS]))
         peak, height = _peak((found / np.maximum(1, moved.sum(axis=0))).T)
@@ -413,39 +421,40 @@ class Vectors:
             return {}
         b, dtype = self.block, self._states.dtype
         gain, offset = (np.array([[getattr(p, name)] for p in of], dtype) for name in ("gain", "offset"))
-        wanted = self._actions[[p.action for p in of]] * gain + offset
+        wanted = self._actions[[p.action for p in of]]
+        wanted *= gain
+        wanted += offset
         states, unit = self._states[[p.state for p in of]], np.abs(gain) * np.array([[p.spread] for p in of])
         usual = int(np.median([p.lag for p in of]))
-        off = np.zeros_like(wanted)
-        if b.steps > usual:
-            np.subtract(states[:, usual:], wanted[:, : b.steps - usual], out=off[:, : b.steps - usual])
-        off[:, ~b.has_later(usual)] = 0
-        errors = self._root_mean_square(off, np.full(len(b), usual))
         own = np.where(np.isfinite(lag), np.round(lag), usual).astype(np.int64)
+        better, place = np.full((len(of), len(b)), np.inf), np.arange(b.steps)
         if (own != usual).any():
-            shift, place = b.per_step(own), np.arange(b.steps) - b.per_step(b.start)
-            inside = (shift != usual) & (place + shift >= 0) & (place + shift < b.per_step(b.length))
-            at, off = np.flatnonzero(inside), np.zeros_like(wanted)
+            shift = b.per_step(own)
+            inside = (shift != usual) & (place + shift >= b.per_step(b.start))
+            at = np.flatnonzero(inside & (place + shift < b.per_step(b.start + b.length)))
+            off = np.zeros_like(wanted)
             off[:, at] = states[:, at + shift[at]] - wanted[:, at]
-            better = np.minimum(errors, self._root_mean_square(off, own))
-            errors = np.where(own != usual, better, errors)
+            better[:, own != usual] = self._root_mean_square(off, own)[:, own != usual]
+        if b.steps > usual:
+            wanted[:, : b.steps - usual] -= states[:, usual:]
+        wanted[:, ~b.has_later(usual)] = 0
+        errors = np.minimum(self._root_mean_square(wanted, np.full(len(b), usual)), better)
         return {"quality_follow_error": (errors / unit).T}
 
     def _root_mean_square(self, off: Array, lag: Array) -> Array:
-        """Return that of differences [n, steps] at lags [episodes], of each episode; unknown ones are 0."""
-        squared = np.square(off)
+        """Return that of differences [n, steps], in place, at lags [episodes], of each episode; unknown ones are 0."""
+        squared = np.square(off, out=off)
         if not np.isfinite(squared).all():
             squared[~np.isfinite(squared)] = 0
         count = np.maximum(1, self.block.length - np.abs(lag))
         return np.asarray(np.sqrt(self.block.sum(squared) / count))
 
-    def _products(self, x: Array, y: Array, lag: int) -> Array:
-        """Return ``x`` times ``y``, which comes ``lag`` steps later in the episode [n, steps]."""
-        found = np.zeros_like(x)
+    def _multiplied(self, x: Array, y: Array, lag: int) -> Array:
+        """Multiply ``x`` [n, steps], in place, by ``y``, which comes ``lag`` steps later in the episode."""
         if x.shape[1] > lag:
-            np.multiply(x[:, : x.shape[1] - lag], y[:, lag:], out=found[:, : x.shape[1] - lag])
-        found[:, ~self.block.has_later(lag)] = 0
-        return found
+            x[:, : x.shape[1] - lag] *= y[:, lag:]
+        x[:, ~self.block.has_later(lag)] = 0
+        return x
 
     def _product(self, x: Array, y: Array, lag: int) -> Array:
         """Return the sum over elements of ``x`` times ``y``, which comes ``lag`` steps later [steps]."""
