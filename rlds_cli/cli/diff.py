@@ -20,10 +20,11 @@ def diff(
         ),
     ],
     b: Annotated[str, typer.Argument(metavar="B", help="Another dataset.", autocompletion=options.complete_here)],
-    tolerance: Annotated[
+    rtol: Annotated[
         float,
-        typer.Option("--tolerance", metavar="X", help="Numbers are equal where |a - b| <= X + X * |b|.", min=0),
+        typer.Option("--rtol", metavar="X", help="Numbers are equal where |a - b| <= atol + rtol * |b|.", min=0),
     ] = 0.0,
+    atol: Annotated[float, typer.Option("--atol", metavar="X", help="The atol of this.", min=0)] = 0.0,
     home: options.Home = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -36,7 +37,7 @@ def diff(
 
     \b
     Examples:
-      rlds diff d4rl/hopper-medium-v2 d4rl/hopper-medium-v2@norm --tolerance 1e-6
+      rlds diff local/day1 local/day1@norm --rtol 1e-5 --atol 1e-8
       rlds diff local/day1#v1 local/day1
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
@@ -48,14 +49,14 @@ def diff(
         found = look.compare(
             one or str(homes.version(a, home=home)),
             other or str(homes.version(b, home=home)),
-            rtol=tolerance,
-            atol=tolerance,
+            rtol=rtol,
+            atol=atol,
             home=home,
         )
     except RldsError as e:
         out.error(e)
         raise typer.Exit(2) from None
-    out.page(look.page(found, everything=verbose), found)
+    out.page(look.page(found, verbose=verbose), found)
     remote.tell(one, other)
     if not found.close:
         raise typer.Exit(1)

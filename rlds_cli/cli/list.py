@@ -45,7 +45,7 @@ def list_(
     if query and len(query) == 1 and refs.is_address(query[0]) and not (family or local or all_):
         return _show_address(query[0], home)
     words = " ".join(query or ())
-    rows = look.listing(words, family=family, local=local, closed=all_, home=home)
+    rows = look.listing(words, family=family, local=local, all_=all_, home=home)
     out.result(rows, _contents(rows) if local else _rows(rows))
     for content in (c for r in rows for c in r.contents if c.steps is None):
         out.note(f"{content.id} cannot be read: rlds info {content.id} says why")

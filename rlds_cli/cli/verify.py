@@ -76,7 +76,7 @@ def verify(
         _fix(ids or (), expect, home)
         return
     with out.progress() as progress:
-        found = keep.verify_all(ids or (), everything=all_, expect=expect, home=home, progress=progress)
+        found = keep.verify_all(ids or (), all_=all_, expect=expect, home=home, progress=progress)
     out.result(found, _verifications(found, ids or ()))
     if not all(v.ok for v in found):
         raise typer.Exit(1)
@@ -89,7 +89,7 @@ def _fix(ids: Sequence[str], expect: str | None, home: Path | None) -> None:
     from rlds_cli import keep
 
     with out.progress() as progress:
-        done = keep.repair_all(ids, everything=not ids, home=home, progress=progress)
+        done = keep.repair_all(ids, all_=not ids, home=home, progress=progress)
     out.result(done, _repairs(done))
     if not all(r.now.ok for r in done):
         raise typer.Exit(1)
@@ -99,7 +99,7 @@ def _trace(ids: Sequence[str], steps: int, archive: str | None, reader: str | No
     """Compare values with the archive instead of comparing hashes."""
     from rlds_cli import homes, look
 
-    named = homes.versions(ids, everything=not ids, home=home)
+    named = homes.versions(ids, all_=not ids, home=home)
     found = [look.trace(str(ref), steps, archive=archive, reader=reader) for ref in named]
     out.result(found, _traces(found, ids))
     if not all(t.ok for t in found):

@@ -73,6 +73,8 @@ def meant(ref: str, where: Settings) -> DatasetId:
 
 
 def _how_to_have(id: DatasetId) -> str | None:
+    if Path(str(id)).is_dir():  # as it was pushed to
+        return f"./{id} is the directory of that name"
     if id.variant:
         from rlds_cli.base import subset
 
@@ -161,7 +163,7 @@ def dataset(ref: StrPath, *, home: StrPath | None = None, why: str = refs.WHOLE)
 
 
 def datasets(
-    given: Iterable[str] = (), *, everything: bool = False, home: StrPath | None = None, why: str = refs.WHOLE
+    given: Iterable[str] = (), *, all_: bool = False, home: StrPath | None = None, why: str = refs.WHOLE
 ) -> tuple[Path, ...]:
     """Return the directories of several datasets, each once; a glob stands for the matching ones on this disk.
 
@@ -174,11 +176,11 @@ def datasets(
     RldsError
         A reference names a version.
     """
-    found = versions([str(refs.whole(ref, why)) for ref in given], everything=everything, home=home)
+    found = versions([str(refs.whole(ref, why)) for ref in given], all_=all_, home=home)
     return tuple(Path(ref.place) for ref in found)
 
 
-def versions(given: Iterable[str] = (), *, everything: bool = False, home: StrPath | None = None) -> tuple[Ref, ...]:
+def versions(given: Iterable[str] = (), *, all_: bool = False, home: StrPath | None = None) -> tuple[Ref, ...]:
     """Return references to versions of datasets, as `version` does, each once; a glob stands for the matching datasets.
 
     Raises
@@ -188,7 +190,7 @@ def versions(given: Iterable[str] = (), *, everything: bool = False, home: StrPa
     """
     where = settings.read(home)
     found: dict[Ref, None] = {}
-    if everything:
+    if all_:
         found.update(dict.fromkeys(Ref(path) for _, path in _all(where)))
     for ref in given:
         matches = [Ref(path) for path in _matching(ref, where)] if refs.is_glob(ref) else None

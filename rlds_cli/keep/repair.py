@@ -115,13 +115,13 @@ def _unpack(
 def repair_all(
     refs: Sequence[str] = (),
     *,
-    everything: bool = False,
+    all_: bool = False,
     jobs: int | None = None,
     home: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> tuple[Repair, ...]:
     """Repair several datasets, chosen as in `verification.verify_all`. A failure does not stop the others."""
-    paths = homes.datasets(refs, everything=everything, home=home, why="the newest version is repaired")
+    paths = homes.datasets(refs, all_=all_, home=home, why="the newest version is repaired")
     done = []
     for path in paths:
         try:

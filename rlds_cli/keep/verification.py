@@ -105,14 +105,14 @@ def _expected(found: Verification, wanted: str | None) -> Iterable[Problem]:
 def verify_all(
     refs: Sequence[str] = (),
     *,
-    everything: bool = False,
+    all_: bool = False,
     expect: str | None = None,
     jobs: int | None = None,
     home: StrPath | None = None,
     progress: Progress | bool | None = None,
 ) -> tuple[Verification, ...]:
-    """Verify several datasets. Globs match datasets on this disk; ``everything`` takes all of them."""
-    found = homes.versions(refs, everything=everything, home=home)
+    """Verify several datasets. Globs match datasets on this disk; ``all_`` takes all of them."""
+    found = homes.versions(refs, all_=all_, home=home)
     if expect is not None and len(found) != 1:
         raise RldsError(f"One fingerprint cannot match {len(found)} datasets.", hint="--expect takes one ID")
     how = {"expect": expect, "jobs": jobs, "home": home, "progress": progress}

@@ -272,7 +272,7 @@ def test_info_says_that_the_source_is_closed() -> None:
 
 def test_closed_ids_are_hidden_unless_asked_for() -> None:
     assert not [r for r in catalogue.listing("breakout") if r.id.startswith("atari_dqn/")]
-    shown = list(catalogue.listing("breakout", family="atari_dqn", closed=True))
+    shown = list(catalogue.listing("breakout", family="atari_dqn", all_=True))
     assert [r.id for r in shown] == [f"atari_dqn/Breakout/{k}" for k in range(1, 6)]
     assert {r.status for r in shown} == {"closed"}
     entries = lookup.entries("atari_dqn")

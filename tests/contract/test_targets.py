@@ -105,7 +105,7 @@ def test_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make("local/a", shared)  # hidden by the one in the own home
     c = make("local/c", shared)
     monkeypatch.setenv("RLDS_PATH", str(shared))
-    assert homes.datasets(everything=True) == (a, b, c)
+    assert homes.datasets(all_=True) == (a, b, c)
     assert homes.datasets(["local/*"]) == (a, b, c)
     assert homes.datasets(["local/c", "LOCAL/[ab]"]) == (c, a, b)
     assert homes.datasets() == ()

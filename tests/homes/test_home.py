@@ -3,8 +3,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import rlds_cli
 from rlds_cli import homes
 from rlds_cli.base import ids, settings
 from rlds_cli.errors import DatasetNotFound, InvalidId
@@ -96,3 +98,15 @@ def test_a_directory_that_may_not_be_read_holds_nothing(tmp_path: Path) -> None:
         assert list(Home(tmp_path).datasets()) == []
     finally:
         (tmp_path / "datasets/a").chmod(0o755)
+
+
+def test_a_directory_that_was_pushed_to_is_named_where_an_id_was_understood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rlds_cli.create("local/own", [{"observation": np.zeros((3, 1)), "action": np.zeros(2)}])
+    rlds_cli.push("local/own", "store/own")
+    with pytest.raises(DatasetNotFound) as caught:
+        rlds_cli.Loader("store/own", 2)
+    assert caught.value.hint == "./store/own is the directory of that name"
+    assert len(next(iter(rlds_cli.Loader("./store/own", 2)))["action"]) == 2

@@ -213,7 +213,7 @@ def test_what_was_expected() -> None:
 def test_several_and_all() -> None:
     make()
     create("local/y", [{"observation": np.arange(4.0), "action": np.arange(3)}])
-    assert [v.id for v in verify_all(everything=True)] == ["local/x", "local/y"]
+    assert [v.id for v in verify_all(all_=True)] == ["local/x", "local/y"]
     assert [v.id for v in verify_all(["local/y", "local/*"])] == ["local/y", "local/x"]
     with pytest.raises(DatasetNotFound, match="matches"):
         verify_all(["d4rl/*"])

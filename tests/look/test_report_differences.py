@@ -214,7 +214,7 @@ def test_exit_codes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monk
     create("local/c", other)
     assert rlds("local/a", "local/c") == 1
     assert "by at most 0.0001 at episode 0 step 1, 1 of 10 values" in capsys.readouterr().out
-    assert rlds("local/a", "local/c", "--tolerance", "1e-3") == 0
+    assert rlds("local/a", "local/c", "--rtol", "1e-3", "--atol", "1e-3") == 0
     assert "equal within the tolerance: rtol 0.001, atol 0.001" in capsys.readouterr().out
     assert rlds("local/a", "local/none") == 2
     captured = capsys.readouterr()

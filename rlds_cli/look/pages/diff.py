@@ -27,8 +27,8 @@ _MATCHED_BY = {"origin": "place in the archive", "content": "first, middle and l
 class DifferencePage:
     """The page of a comparison."""
 
-    def __init__(self, difference: Difference, *, everything: bool = False) -> None:
-        self.difference, self.everything = difference, everything
+    def __init__(self, difference: Difference, *, verbose: bool = False) -> None:
+        self.difference, self.verbose = difference, verbose
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         d = self.difference
@@ -40,7 +40,7 @@ class DifferencePage:
             return
         if d.close:
             yield line(console, f"equal within the tolerance: rtol {d.tolerance.rtol:g}, atol {d.tolerance.atol:g}")
-        yield fitting(console, options, [lambda: _counts(d, self.everything)])
+        yield fitting(console, options, [lambda: _counts(d, self.verbose)])
         yield fitting(console, options, [partial(_fields, d, detail) for detail in (2, 1, 0)])
         if d.episodes:
             yield from (line(console, text) for text in (*_episodes(d.episodes), *d.why))
@@ -72,10 +72,10 @@ def _value(value: Any) -> str:
     return "-" if value is None else str(value).lower() if isinstance(value, bool) else f"{value}"
 
 
-def _counts(d: Difference, everything: bool) -> Table:
+def _counts(d: Difference, verbose: bool) -> Table:
     table = grid([("", "left"), ("A", "right"), ("B", "right"), ("", "right")])
     for c in d.counts:
-        if everything or c.a != c.b or c.name in ("steps", "episodes"):
+        if verbose or c.a != c.b or c.name in ("steps", "episodes"):
             change = f"{c.b - c.a:+,}" if c.a != c.b else ""
             table.add_row(*(plain(x) for x in (c.name.replace("_", " "), f"{c.a:,}", f"{c.b:,}", change)))
     for name, (one, other) in (("returns", d.returns), ("lengths", d.lengths)):

@@ -141,12 +141,12 @@ def listing(
     *,
     family: str | None = None,
     local: bool = False,
-    closed: bool = False,
+    all_: bool = False,
     home: StrPath | None = None,
 ) -> tuple[Row, ...]:
     """List the datasets that match a query (see ``homes.find``).
 
-    Datasets of closed sources are listed with ``closed``, or if they are on this disk. With ``local``, only datasets on
+    Datasets of closed sources are listed with ``all_``, or if they are on this disk. With ``local``, only datasets on
     this disk are listed, with their steps, episodes and bytes.
 
     Raises
@@ -156,7 +156,7 @@ def listing(
     """
     present = homes.here(settings.read(home))
     found = homes.find(query, family=family, local=local, present=present)
-    rows = [_row(e, present) for e in found if closed or e.status != "closed" or e.id.lower() in present]
+    rows = [_row(e, present) for e in found if all_ or e.status != "closed" or e.id.lower() in present]
     return tuple(replace(row, contents=_stored_rows(present[row.id.lower()])) if local else row for row in rows)
 
 
