@@ -50,6 +50,15 @@ def given() -> list[dict[str, Any]]:
     return made
 
 
+def test_times_that_count_steps_are_said(home: Path, tmp_path: Path) -> None:
+    ds = rlds_cli.create("local/a", given(), progress=False)
+    done = rlds_cli.export(ds, "mcap", tmp_path / "a", progress=False)
+    assert [t for t, _ in messages(tmp_path / "a/episode_0000.mcap")["/action"]] == [0, 1000, 2000]
+    assert [note for note in done.notes if "1 s apart" in note and "--set fps=20" in note]
+    stated = rlds_cli.create("local/b", given(), fps=20, progress=False)
+    assert not rlds_cli.export(stated, "mcap", tmp_path / "b", progress=False).notes
+
+
 def test_a_recording_of_each_episode(home: Path, tmp_path: Path) -> None:
     episodes = given()
     ds = rlds_cli.create("local/a", episodes, fps=20, progress=False)

@@ -28,8 +28,13 @@ class RecordedFormat(Format):
     @property
     def rate(self) -> float:
         """Steps of a second; one if nobody knows it: then times count steps."""
+        return self.known_rate or 1.0
+
+    @property
+    def known_rate(self) -> float | None:
+        """Steps of a second as the dataset says them."""
         found = self.content.dataset.manifest.env.get("fps")
-        return float(found) if isinstance(found, int | float) and found > 0 else 1.0
+        return float(found) if isinstance(found, int | float) and found > 0 else None
 
     def stem(self, episode: int) -> str:
         """Return the name of the file of an episode without its suffix."""

@@ -18,7 +18,7 @@ numbers of 8 bits and flags Int16MultiArray, since readers take bytes for images
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,13 @@ class Mcap(RecordedFormat):
 
     name = "mcap"
     suffix = ".mcap"
+
+    def notes(self) -> Sequence[str]:
+        """Say that times count steps where nobody knows how many a second has."""
+        if self.known_rate is not None:
+            return super().notes()
+        counted = "no rate is known, so that steps are 1 s apart: rlds label ID --set fps=20 states it"
+        return (*super().notes(), counted)
 
     def check(self) -> None:
         """Refuse to write without the package of MCAP."""
