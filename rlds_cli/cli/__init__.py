@@ -59,6 +59,7 @@ def main() -> None:
 
 def _run() -> None:
     """Run the command, and write what is buffered: Python itself would fail to at exit, with a code of its own."""
+    out.configure(json="--json" in sys.argv)  # for what fails before the command itself says so
     try:
         app()
     except SystemExit:

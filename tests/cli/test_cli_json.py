@@ -139,6 +139,13 @@ def test_a_usage_error_is_a_document(command: str) -> None:
     assert said.keys() == {"error", "kind", "hint"} and "--no-such-option" in said["error"]
 
 
+def test_a_word_that_another_command_answers_is_a_document() -> None:
+    done = run_rlds("delete", "local/known", "--json")
+    said = json.loads(done.stdout)
+    assert (done.returncode, done.stderr) == (1, b"")
+    assert (said["error"], said["hint"]) == ("There is no rlds delete.", "rlds rm ID removes a dataset")
+
+
 def test_what_is_not_expected_is_a_document(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(**_: Any) -> NoReturn:
         raise ZeroDivisionError("of nothing")
