@@ -136,8 +136,8 @@ def find(
     'd4rl/hopper-medium-expert-v2'
     """
     present = here(settings.read(home)) if present is None else present
-    found = registry.search(query, family=family, present=[present[key][0][0].base for key in sorted(present)])
-    return found if not local else type(found)(e for e in found if e.id.lower() in present)
+    bases = [present[key][0][0].base for key in sorted(present)]
+    return registry.search(query, family=family, present=bases, local=local)
 
 
 def dataset(ref: StrPath, *, home: StrPath | None = None, why: str = refs.WHOLE) -> Path:

@@ -25,7 +25,16 @@ if TYPE_CHECKING:
 
 def families() -> tuple[Family, ...]:
     """Return the families of the package, sorted by name, then those of own registries."""
-    return (*package.families(), *map(_own_family, sorted({f for r in own_registries() for f in r.families})))
+    return (*package.families(), *map(_own_family, _names_of_own_families()))
+
+
+def _names_of_families() -> tuple[str, ...]:
+    """Return the names of `families`, without counting their entries."""
+    return (*sorted(package.facts_of_families()), *_names_of_own_families())
+
+
+def _names_of_own_families() -> list[str]:
+    return sorted({f for r in own_registries() for f in r.families})
 
 
 def entries(family: str) -> tuple[Entry, ...]:
@@ -62,15 +71,20 @@ class Entries(list[Entry]):
         return screen(plural(len(self), "dataset"), [e.id for e in self])
 
 
-def search(query: str = "", *, family: str | None = None, present: Sequence[DatasetId] = ()) -> Entries:
-    """Search the registry as `homes.find` does, which says what ``query`` and ``family`` are.
+def search(
+    query: str = "", *, family: str | None = None, present: Sequence[DatasetId] = (), local: bool = False
+) -> Entries:
+    """Search the registry as `homes.find` does, which says what ``query``, ``family`` and ``local`` are.
 
     ``present`` are datasets on this disk, without variants. Those that the registry does not list follow its entries.
     """
     wanted = family.lower() if family else None
     if wanted is not None:
         _check_family(str(family), {id.family for id in present})
-    known = [e for f in families() if wanted in (None, f.name) for e in entries(f.name)]
+    here = {str(id).lower(): id.family.lower() for id in present}
+    looked_at = {*here.values()} if local else {*_names_of_families()}
+    names = [name for name in _names_of_families() if name in looked_at and wanted in (None, name)]
+    known = [e for name in names for e in entries(name) if not local or e.id.lower() in here]
     added = [e for e in _unregistered(present) if wanted in (None, e.family)]
     words = query.lower().split()
     found = [e for e in (*known, *added) if _matches(e, words)]
@@ -232,7 +246,8 @@ def _own_family(name: str) -> Family:
 
 def _unregistered(present: Sequence[DatasetId]) -> Iterator[Entry]:
     """Make entries for the datasets on this disk that the registry does not list."""
-    known = {**package.by_name(), **_own_index()} if present else {}
+    may_be_listed = any(id.family != ids.LOCAL for id in present)
+    known = {**package.by_name(), **_own_index()} if may_be_listed else {}
     for id in present:
         if str(id).lower() not in known:
             yield package.unlisted(str(id)) or Entry(id=str(id), family=id.family, format="")

@@ -326,6 +326,17 @@ def test_find_sees_what_is_here(tmp_path, monkeypatch):
     assert [e.id for e in homes.find(local=True, home=tmp_path / "empty")] == ["minari/lab/x-v0"]
 
 
+def test_a_search_of_this_disk_finds_what_one_of_all_finds_here():
+    here = ("d4rl/hopper-medium-v2", "sample/pendulum-d4rl", "local/hopper", "minari/lab/hopper-v0")
+    for id in here:
+        rlds_cli.create(id, [episode()])
+    for query in ("", "hopper", "pendulum d4rl", "local", "d4rl/*"):
+        for family in (None, "d4rl", "local", "minari"):
+            of_all = [e for e in homes.find(query, family=family) if e.id in here]
+            assert homes.find(query, family=family, local=True) == of_all, (query, family)
+    assert {e.id for e in homes.find("hopper", local=True)} == {*here} - {"sample/pendulum-d4rl"}
+
+
 def test_references():
     assert citing.short("Farama-Foundation/D4RL#199") == "D4RL#199"
     assert citing.link("Farama-Foundation/D4RL#199") == "https://github.com/Farama-Foundation/D4RL/issues/199"
