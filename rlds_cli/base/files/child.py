@@ -19,7 +19,9 @@ last words of a process that a file has ended.
 
 from __future__ import annotations
 
+import atexit
 import errno
+import gc
 import logging
 import os
 import pickle
@@ -476,6 +478,7 @@ def serve(fd: int, noted: int, modules: Sequence[str]) -> None:
     global _server
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the asking side ends this process
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that files without a name are given back
+    atexit.register(gc.freeze)  # else Python looks for cycles in all that it throws away
     connection = socket.socket(fileno=fd)
     threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
     _server = _Server(connection, noted)
