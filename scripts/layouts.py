@@ -222,7 +222,7 @@ def row(layout: Layout, plan: ImportPlan) -> str:
     """Return the line of a layout."""
     from rlds_cli import look
     from rlds_cli.base.text import ends_in_words
-    from rlds_cli.look.pages.account import named
+    from rlds_cli.look.report.account import named
     from rlds_cli.ted import FLAGS
 
     recognised = plan.recognised.partition(":")[0].partition(" (")[0].replace("|", r"\|")

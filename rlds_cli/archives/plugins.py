@@ -22,6 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from rlds_cli.archives.readers import READERS
 from rlds_cli.base import settings
 from rlds_cli.base.files import child, modules
 from rlds_cli.base.text import did_you_mean
@@ -55,9 +56,14 @@ class ReaderName:
         return self.text.rpartition("/")[2] if self.is_file else self.text
 
     def source(self) -> str:
-        """Say which code it is: ``sha256:...`` of its file, or name and version of its package. Runs none of it."""
+        """Say which code it is: ``sha256:...`` of its file, or name and version of its package; empty for one of rlds.
+
+        None of it runs.
+        """
         if self.is_file:
             return f"sha256:{hashlib.sha256(_file(self.text).read_bytes()).hexdigest()}"
+        if self.text in READERS:
+            return ""
         at = installed().get(self.text)
         return "" if at is None or at.dist is None else f"{at.dist.name} {at.dist.version}"
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from rlds_cli.look.files.given import choose_files, files_to_import
     from rlds_cli.look.measures.asking import Measures
     from rlds_cli.look.measures.checking import check
-    from rlds_cli.look.pages.account import account_lines
     from rlds_cli.look.pages.choosing import page
+    from rlds_cli.look.report.account import account_lines
     from rlds_cli.look.report.beside import pages_beside
     from rlds_cli.look.report.catalogue import card, citation, fingerprint, listing, nearest, overview
     from rlds_cli.look.report.contents import HomeContents
@@ -96,8 +96,8 @@ lazy(
         "files.given": "choose_files files_to_import",
         "measures.asking": "Measures",
         "measures.checking": "check",
-        "pages.account": "account_lines",
         "pages.choosing": "page",
+        "report.account": "account_lines",
         "report.beside": "pages_beside",
         "report.catalogue": "card citation fingerprint listing nearest overview",
         "report.contents": "HomeContents",

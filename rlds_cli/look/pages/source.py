@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from rich.console import Console, ConsoleOptions, RenderableType
 
 from rlds_cli.base import text
-from rlds_cli.look.pages import account, grid, line, plain
+from rlds_cli.look.pages import grid, line, plain
+from rlds_cli.look.report.account import account_lines
 from rlds_cli.look.report.source import SourceReport
 
 
@@ -28,4 +29,4 @@ class SourcePage:
             if not e.left_out:
                 table.add_row(*map(plain, (e.name or "no name", e.kind, f"{e.count:,}", ", ".join(e.used_as))))
         yield table
-        yield from (line(console, said) for said in account.account_lines(r.account, most=None))
+        yield from (line(console, said) for said in account_lines(r.account, most=None))
