@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from rlds_cli.archives.readers import READERS
+from rlds_cli.archives.libraries import READERS
 from rlds_cli.base import settings
 from rlds_cli.base.files import child, modules
 from rlds_cli.base.text import did_you_mean

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from html import escape
 
 
 def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]], *, drawn: Collection[str] = ()) -> str:
@@ -12,8 +11,14 @@ def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]], *, 
     top = "".join(_cell("th", "text-align:left", h) for h in head)
     lines = ("".join(_cell("td", style, x) for style, x in zip(styles, row, strict=True)) for row in rows)
     body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f"<div><b>{escape(title)}</b><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
+    return f"<div><b>{_escaped(title)}</b><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
 def _cell(kind: str, style: str, value: object) -> str:
-    return f'<{kind} style="{style}">{escape(str(value))}</{kind}>'
+    return f'<{kind} style="{style}">{_escaped(str(value))}</{kind}>'
+
+
+def _escaped(text: str) -> str:
+    from html import escape  # with all entities, and most commands draw no table for a notebook
+
+    return escape(text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 from typing import TypeVar
 
@@ -25,6 +24,7 @@ def each(work: Callable[[T], object], items: Iterable[T], threads: int) -> None:
         work(left.popleft())
     if not left:
         return
+    from concurrent.futures import ThreadPoolExecutor
 
     def take() -> None:
         try:

@@ -9,11 +9,10 @@ from rlds_cli import homes
 from rlds_cli.base import refs, settings
 from rlds_cli.base.refs import Ref
 from rlds_cli.base.settings import StrPath
-from rlds_cli.places import Address, Origins, Versions
 from rlds_cli.store import Store, open_store
 
 if TYPE_CHECKING:
-    from rlds_cli.places import Published
+    from rlds_cli.places import Address, Published
     from rlds_cli.places.remote.listing import Listing
 
 
@@ -29,6 +28,8 @@ def open_at(
     where = settings.read(home)
     if not refs.is_address(ref.place):
         return open_store(homes.locate(ref.place, where), ref)
+    from rlds_cli.places import Origins
+
     here = Origins.find(str(ref), where)
     if here is not None or remote_address(ref) is None:
         return open_store(here or homes.locate(ref.place, where), ref)
@@ -42,7 +43,7 @@ def open_at(
 
 def listed_at(ref: StrPath, *, home: StrPath | None = None) -> Listing:
     """List the dataset at an address, else those in directories directly below it; raises as `places.datasets_at`."""
-    from rlds_cli.places import datasets_at  # slow to import
+    from rlds_cli.places import Address, datasets_at
 
     return datasets_at(Address.parse(ref), settings.read(home))
 
@@ -53,9 +54,13 @@ def remote_address(ref: Ref) -> Address | None:
     The directory of a dataset that has an index is opened as what it is, unless the reference names a version, or is
     written as ``file://``. Raises as `address_of`.
     """
-    address = address_of(ref)
-    is_here = address is not None and address.scheme == "file" and homes.is_dataset(address.directory)
-    return None if is_here and ref.selector is None and not _is_url(ref) else address
+    if not refs.is_address(ref.place):
+        return None
+    from rlds_cli.places import Address
+
+    address = Address.parse(str(ref))
+    is_here = address.scheme == "file" and homes.is_dataset(address.directory)
+    return None if is_here and ref.selector is None and not _is_url(ref) else address_of(ref)
 
 
 def address_of(ref: Ref) -> Address | None:
@@ -70,6 +75,8 @@ def address_of(ref: Ref) -> Address | None:
     """
     if not refs.is_address(ref.place):
         return None
+    from rlds_cli.places import Address, Versions
+
     address = Address.parse(str(ref))
     has_index = address.scheme != "file" or _is_url(ref) or (address.directory / Versions.NAME).is_file()
     return address if has_index else None

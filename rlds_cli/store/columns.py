@@ -12,6 +12,7 @@ import numpy as np
 from rlds_cli.base.files import arrays
 
 Part = Literal["rows", "frames", "films", "digests"]
+VIDEOS = "video"  # the directory of arrays of videos, below the dataset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rlds_cli.base.array_types import Array, IntArray
-from rlds_cli.base.media.mp4 import Extent
 from rlds_cli.store.blocks import Hold
 from rlds_cli.store.columns import Column
 from rlds_cli.store.frames import check_frames, decode_frames
 from rlds_cli.store.local import Files
 from rlds_cli.ted import EncodedFrames, Field
+
+if TYPE_CHECKING:
+    from rlds_cli.base.media.mp4 import Extent
 
 
 @dataclass(frozen=True, slots=True)

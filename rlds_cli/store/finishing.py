@@ -34,6 +34,7 @@ from rlds_cli.store import (
 )
 from rlds_cli.store import metadata as data_not_per_row
 from rlds_cli.store.build import Built
+from rlds_cli.store.columns import VIDEOS
 from rlds_cli.store.digests import FieldHash
 from rlds_cli.store.manifest import Counts, Manifest, Stats, StoredField, summarise_sources
 from rlds_cli.store.paths import assign_paths, component
@@ -293,7 +294,7 @@ def _finish_field(
         assert locate is not None
         places = layouts.finish(directory, (total, 2), "int32")
         extents = [locate(f.name, key) for key in built.end.strings.get(f.name, [])]
-        files = videos.write(built.directory / videos.DIRECTORY / path, extents)
+        files = videos.write(built.directory / VIDEOS / path, extents)
         of_episodes = FieldHash(f, videos=files).episodes(places, start, count)
     elif f.kind == "frames":
         of_rows = _finish_frames(directory, total, built.end.frame_bytes.get(f.name, 0))
@@ -335,7 +336,7 @@ def _share(directory: Path, s: Shared) -> _Finished:
     below = [Path(), Path("digests")]  # what a field has, by directories of the dataset
     below += [Path(digests.ROWS)] if digests.has_row_digests(f) else []
     below += [Path("text")] if f.kind == "text" else []
-    below += [Path(videos.DIRECTORY)] if f.codec == VIDEO else []
+    below += [Path(VIDEOS)] if f.codec == VIDEO else []
     how, *_ = [
         sharing.share_tree(s.dataset / d / s.field.path, directory / d / f.path, within=directory) for d in below
     ]
@@ -348,7 +349,7 @@ def _known(shared: Mapping[str, Shared], finished: Iterable[_Finished]) -> dict[
     known: dict[str, str] = {}
     for f in (x.field for x in finished if x.field.name in shared):
         s = shared[f.name]
-        for root in ("", "digests/", f"{digests.ROWS}/", "text/", f"{videos.DIRECTORY}/"):
+        for root in ("", "digests/", f"{digests.ROWS}/", "text/", f"{VIDEOS}/"):
             known |= sealing.below(lists[s.dataset], root + s.field.path, root + f.path)
     return known
 

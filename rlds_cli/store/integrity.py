@@ -37,6 +37,7 @@ from rlds_cli.store import (
     statistics,
     videos,
 )
+from rlds_cli.store.columns import VIDEOS
 from rlds_cli.store.compression import read_range
 from rlds_cli.store.local import LocalFiles
 from rlds_cli.store.manifest import Manifest, Stats, StoredField
@@ -226,7 +227,7 @@ def logical_size(dataset: Path, f: StoredField, rows: int) -> int:
     if f.kind == "text":
         return rows * 4
     try:
-        files = dataset / videos.DIRECTORY if f.codec == VIDEO else dataset
+        files = dataset / VIDEOS if f.codec == VIDEO else dataset
         return layouts.open_document(files / f.path / "bytes")[0][0] + rows * 8
     except DamagedDataset:
         return 0
@@ -288,7 +289,7 @@ class _HashedRows:
         self.width, self._texts, self._files = 4, list[str | None](), np.zeros((0, 32), np.uint8)
         self._of_images = 0  # bytes
         if f.codec == VIDEO:
-            self.width, self._files = 8, self._hash_files(dataset / videos.DIRECTORY / f.path)
+            self.width, self._files = 8, self._hash_files(dataset / VIDEOS / f.path)
         elif f.kind == "frames":
             rows = max(1, layouts.open_document(self._path / "offsets")[0][0])
             self._of_images = layouts.open_document(self._path / "bytes")[0][0]
@@ -434,7 +435,7 @@ def _structure(dataset: Path, f: StoredField, rows: int, episodes: Mapping[str, 
     path = dataset / f.path
     try:
         if f.codec == VIDEO:
-            return [*_array(path, f.name, (rows, 2), "int32"), *_videos(dataset / videos.DIRECTORY / f.path, f.name)]
+            return [*_array(path, f.name, (rows, 2), "int32"), *_videos(dataset / VIDEOS / f.path, f.name)]
         if f.kind == "frames":
             size = layouts.open_document(path / "bytes")[0]
             return [

@@ -30,8 +30,8 @@ from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files import arrays, disk, trees
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.store import digests, layouts, sealing, sharing, videos
-from rlds_cli.store.columns import Column
+from rlds_cli.store import digests, layouts, sealing, sharing
+from rlds_cli.store.columns import VIDEOS, Column
 from rlds_cli.store.finishing import Description, FinishedContent, Linked, complete, stored
 from rlds_cli.store.manifest import Manifest, StoredField
 from rlds_cli.store.opening import Store
@@ -351,7 +351,7 @@ class _Result:
             [p for t in tables for p in t.packets],
             [x for t in tables for x in t.tracks],
             np.concatenate([t.files for t in tables]),
-        ).write(self._directory / videos.DIRECTORY / path)
+        ).write(self._directory / VIDEOS / path)
 
         def pieces() -> Iterator[tuple[int, Array]]:
             before = 0

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files import disk
 from rlds_cli.base.files.arrays import Segment
 from rlds_cli.base.files.sizes import size_on_disk
-from rlds_cli.base.media.mp4 import Extent
 from rlds_cli.base.progress import Progress
 from rlds_cli.errors import DamagedDataset, DatasetNotFound
 from rlds_cli.store import compression, layouts, references
@@ -26,6 +25,9 @@ from rlds_cli.store.columns import Column
 from rlds_cli.store.history import History
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.segment_map import SegmentMap
+
+if TYPE_CHECKING:
+    from rlds_cli.base.media.mp4 import Extent
 
 T = TypeVar("T")
 _HINT = "rlds verify ID shows all damage"
@@ -250,6 +252,8 @@ class Files:
 
     def extent(self, c: Column, start: int, stop: int, keep: list[Hold]) -> Extent:
         """Return the files with bytes [start, stop) of a column, as files count; ``keep`` gets what holds them."""
+        from rlds_cli.base.media.mp4 import Extent
+
         parts = list[tuple[Path, int, int]]()
         for s in self.segments(c):
             first, behind = max(start, s.start), min(stop, s.start + s.rows)

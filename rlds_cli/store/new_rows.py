@@ -11,6 +11,7 @@ from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files import arrays
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.store import compression, digests, videos
+from rlds_cli.store.columns import VIDEOS
 from rlds_cli.store.frames import laid_out
 from rlds_cli.store.opening import Store
 from rlds_cli.store.rows import stored_row
@@ -87,7 +88,7 @@ class NewRows:
         """Write the videos of a field one behind the other, if they are in several files; else those are shared."""
         name = self.field.name
         if self._source.files.is_segmented(self._source.table.column(name, "films")):
-            videos.write_whole(self._dataset / videos.DIRECTORY / self._path, self._source.videos(name))
+            videos.write_whole(self._dataset / VIDEOS / self._path, self._source.videos(name))
 
     @property
     def has_row_digests(self) -> bool:

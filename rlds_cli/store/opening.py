@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
@@ -18,11 +18,12 @@ from rlds_cli.store.digests import Digests
 from rlds_cli.store.encoded import EncodedBytes, Frames
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.own_columns import StoredColumn
-from rlds_cli.store.renaming import RenamedTable
 from rlds_cli.store.statistics import LazyStats
 from rlds_cli.store.table import Table
-from rlds_cli.store.videos import Videos
 from rlds_cli.ted import VIDEO, EpisodeTable, Field
+
+if TYPE_CHECKING:
+    from rlds_cli.store.videos import Videos
 
 
 @final
@@ -153,6 +154,8 @@ class Store:
 
     def renamed(self, names: Mapping[str, str]) -> Store:
         """Return the same version with renamed fields; ``names`` are from the name of every field to its new one."""
+        from rlds_cli.store.renaming import RenamedTable
+
         return Store(RenamedTable(self.table, names))
 
     def _of(self, table: Table) -> Store:

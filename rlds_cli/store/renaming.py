@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.store import digests
@@ -17,7 +17,9 @@ from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.metadata import Metadata
 from rlds_cli.store.own_columns import StoredColumn
 from rlds_cli.store.table import Reopened, Run, Table
-from rlds_cli.store.videos import Videos
+
+if TYPE_CHECKING:
+    from rlds_cli.store.videos import Videos
 
 
 class RenamedTable(Table):

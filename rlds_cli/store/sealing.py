@@ -16,7 +16,8 @@ from rlds_cli.base.files import arrays
 from rlds_cli.base.files.hashing import sha256_of
 from rlds_cli.base.threads import each
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.store import digests, lookups, paths, rows, videos
+from rlds_cli.store import digests, lookups, paths, rows
+from rlds_cli.store.columns import VIDEOS
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.ted import VIDEO
 
@@ -41,7 +42,7 @@ class Problem:
         """Return the directories below the dataset with rows, videos and digests of rows of the field at fault."""
         where = f"{self.where} "
         blamed = [f for f in m.fields if where.startswith((f"{f.name} ", f"{digests.ROWS}/{f.name} "))]
-        return [Path(root, f.path) for f in blamed for root in ("", videos.DIRECTORY, digests.ROWS)]
+        return [Path(root, f.path) for f in blamed for root in ("", VIDEOS, digests.ROWS)]
 
 
 def seal(directory: Path, m: Manifest, *, known: Mapping[str, str] = {}, threads: int = 2) -> Manifest:
@@ -55,7 +56,7 @@ def seal(directory: Path, m: Manifest, *, known: Mapping[str, str] = {}, threads
     of_rows: list[str] = []
     for f in m.fields:
         of_rows += [f"{digests.ROWS}/{f.path}/"] if digests.has_row_digests(f) else []
-        of_rows += [f"{videos.DIRECTORY}/{f.path}/bytes/"] if f.codec == VIDEO else []
+        of_rows += [f"{VIDEOS}/{f.path}/bytes/"] if f.codec == VIDEO else []
         of_rows += [f"{f.path}/"] if m.encoding == "memmap" else []
     covered, listed = tuple(of_rows), dict[str, str]()
     for name in sorted(there.keys() - {m.FILE, m.LISTING, paths.TAGS}):
@@ -122,7 +123,7 @@ def row_files(m: Manifest) -> dict[str, int | None]:
     found: dict[str, int | None] = {}
     for f in m.fields:
         if f.codec == VIDEO:
-            found[arrays.data_file(Path(videos.DIRECTORY, f.path, "bytes"), 1).as_posix()] = None
+            found[arrays.data_file(Path(VIDEOS, f.path, "bytes"), 1).as_posix()] = None
         if digests.has_row_digests(f) and m.counts.rows:
             of_rows = arrays.data_file(Path(digests.ROWS, f.path), 2)
             found[of_rows.as_posix()] = arrays.file_size((m.counts.rows, 32), "uint8")

@@ -17,11 +17,10 @@ computing sample variances" (1979); ``std`` is the population's (divided by n), 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Executor
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +33,9 @@ from rlds_cli.store.digests import Digests
 from rlds_cli.store.manifest import Stats
 from rlds_cli.store.validation import MAX_WIDTH
 from rlds_cli.ted import EpisodeTable, Field
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 BLOCK_ROWS = 1 << 16
 SAMPLE = 1 << 16

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.files import arrays
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidArgument
 from rlds_cli.store import digests, episode_table, layouts, lookups, metadata, own_columns
-from rlds_cli.store.columns import Column, Part
+from rlds_cli.store.columns import VIDEOS, Column, Part
 from rlds_cli.store.digests import Digests, FieldHash
 from rlds_cli.store.encoded import EncodedBytes
 from rlds_cli.store.episode_table import Columns
@@ -30,8 +30,10 @@ from rlds_cli.store.paths import component
 from rlds_cli.store.rows import stored_row
 from rlds_cli.store.sharing import Shared
 from rlds_cli.store.snapshots import LocalFile
-from rlds_cli.store.videos import DIRECTORY, Videos
 from rlds_cli.ted import VIDEO, EpisodeTable, Field
+
+if TYPE_CHECKING:
+    from rlds_cli.store.videos import Videos
 
 Reopened = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -65,7 +67,7 @@ def arrays_of(f: StoredField) -> Iterator[Column]:
     if images:
         yield Column(field=f.name, part="frames", directory=path / "bytes", dtype=byte)
     elif f.codec == VIDEO:
-        yield Column(field=f.name, part="films", directory=DIRECTORY / path / "bytes", dtype=byte)
+        yield Column(field=f.name, part="films", directory=VIDEOS / path / "bytes", dtype=byte)
 
 
 class Table(ABC):
@@ -320,7 +322,7 @@ class Table(ABC):
     def directories_of(self, name: str) -> list[Path]:
         """Return the directories below the dataset with the rows of a field, and with the texts or videos of these."""
         f, path = self.fields[name], self.path_of(name)
-        beside = ["text"] if f.kind == "text" else [DIRECTORY] if f.codec == VIDEO else []
+        beside = ["text"] if f.kind == "text" else [VIDEOS] if f.codec == VIDEO else []
         return [Path(path), *(Path(root, path) for root in beside)]
 
     def hashing(self, name: str) -> FieldHash:
@@ -564,12 +566,14 @@ class FixedTable(Table):
         directory = of.column.directory.parent
         for part in ("spans", "packets", "first", "tracks", "sha256"):
             self.files.beside(*directory.parts, part)
+        from rlds_cli.store.videos import Videos  # few datasets have some
+
         return Videos(self.files.path / directory, of)
 
     def video_digests(self, name: str) -> Digests:
         """Return the sha256 of each video of a field [videos, 32]."""
         return self.files.guarded(
-            lambda: layouts.read(self.files.beside(DIRECTORY, *self.path_of(name).split("/"), "sha256"))
+            lambda: layouts.read(self.files.beside(VIDEOS, *self.path_of(name).split("/"), "sha256"))
         )
 
     def digests(self, name: str) -> Digests:

@@ -49,7 +49,6 @@ from rlds_cli.store.encoded import EncodedBytes
 from rlds_cli.store.local import LocalFiles
 from rlds_cli.ted import Field
 
-DIRECTORY = "video"
 _KEY, _SHOWN = 1, 2
 _MOST_HELD = 1 << 22  # packets, about 18 bytes each
 _TABLES = ("spans", "packets", "first")

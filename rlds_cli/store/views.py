@@ -17,7 +17,8 @@ import numpy as np
 
 from rlds_cli import __version__
 from rlds_cli.base.array_types import IntArray
-from rlds_cli.store import derived, digests, layouts, lookups, metadata, own_columns, sealing, sharing, videos
+from rlds_cli.store import derived, digests, layouts, lookups, metadata, own_columns, sealing, sharing
+from rlds_cli.store.columns import VIDEOS
 from rlds_cli.store.derived import Column, Patched, Tables, WrittenTable
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.lookups import EpisodeRecords
@@ -30,7 +31,7 @@ from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
 
 EPISODES, DIGESTS, SOURCES, MISSING = "episodes", "digests", "sources", "missing"
 _ROWS = ("", f"{digests.ROWS}/")  # directories with a part of each field: its rows, and what they refer to
-_TABLES = ("text/", f"{videos.DIRECTORY}/")
+_TABLES = ("text/", f"{VIDEOS}/")
 _SHARED = (metadata.DIRECTORY, SOURCES)
 
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
+import worker_functions
 from conftest import run_rlds
 
 import rlds_cli
+from rlds_cli.archives.libraries import LIBRARIES, READERS
 
 HEAVY = {"torch", "jinja2", "zarr", "h5py", "requests", "numpy", "pyarrow", "gymnasium", "PIL", "minari", "tensordict"}
 
@@ -105,6 +110,54 @@ def modules_after(code: str) -> set[str]:
 )
 def test_starting_imports_nothing_heavy(code: str) -> None:
     assert not modules_after(code) & HEAVY
+
+
+def of_kinds(modules: Iterable[str], kinds: str) -> list[str]:
+    """The modules that are one of ``kinds``, or below it."""
+    return sorted(m for m in modules if any(f"{m}.".startswith(f"{kind}.") for kind in kinds.split()))
+
+
+# What neither a look at a dataset nor the process that reads files has to do with: networks, interfaces, training.
+ELSEWHERE = """torch zarr requests PIL av pyarrow jinja2 pandas gymnasium filelock asyncio ssl http email
+    importlib.metadata rlds_cli.loader rlds_cli.preprocess rlds_cli.share rlds_cli.view
+    rlds_cli.base.http rlds_cli.places.sources.objects rlds_cli.places.remote.store rlds_cli.places.remote.index"""
+
+
+def test_a_look_at_a_dataset_imports_what_it_shows_alone() -> None:
+    """Neither what reads other datasets (videos, growing ones, those at an address), nor what writes or starts one."""
+    steps = {"observation": np.zeros((3, 2)), "action": np.zeros((2, 1))}
+    rlds_cli.create("local/press", [steps] * 3)
+    command = "sys.argv = ['rlds', 'inspect', 'local/press']"
+    loaded = modules_after(f"{command}\nfrom rlds_cli.cli import main\ntry: main()\nexcept SystemExit: pass")
+    assert {"numpy", "rlds_cli.look.report.summary"} <= loaded
+    others = """multiprocessing concurrent socket tempfile html h5py numpy.ma
+        rlds_cli.archives rlds_cli.make rlds_cli.keep rlds_cli.base.files.child rlds_cli.base.media.mp4
+        rlds_cli.store.videos rlds_cli.store.growing.table rlds_cli.store.finishing rlds_cli.look.measures"""
+    assert of_kinds(loaded, f"{ELSEWHERE} {others}") == []
+
+
+def test_the_process_that_reads_files_imports_readers_alone(tmp_path: Path) -> None:
+    """It neither opens, checks nor draws datasets, and imports no reader behind the one that knows the file."""
+    with h5py.File(tmp_path / "run.hdf5", "w") as f:
+        f["observations"], f["actions"] = np.random.default_rng(0).random((20, 3)), np.zeros((20, 1))
+        f["rewards"], f["terminals"] = np.zeros(20), np.arange(20) % 10 == 9
+    script = f"""
+import sys
+sys.path.append({str(Path(worker_functions.__file__).parent)!r})
+import rlds_cli, worker_functions
+from rlds_cli.base.files import child
+with child.reading("rlds_cli.make.convert.reading"):
+    made = rlds_cli.import_files({str(tmp_path / "run.hdf5")!r}, "local/run")
+    print(made.manifest.reader, *child.ask(worker_functions.modules, names=()))
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    reader, *loaded = run.stdout.split()
+    assert reader == "d4rl" and {"h5py", "rlds_cli.archives.d4rl"} <= {*loaded}
+    others = """rich typer rlds_cli.cli rlds_cli.look rlds_cli.keep rlds_cli.dataset rlds_cli.homes rlds_cli.places
+        rlds_cli.registry rlds_cli.store.opening rlds_cli.make.importing rlds_cli.make.downloads"""
+    after = READERS[READERS.index("d4rl") + 1 :]
+    readers = " ".join(f"rlds_cli.archives.{LIBRARIES[name].reader}" for name in after)
+    assert of_kinds(loaded, f"{ELSEWHERE} {others} {readers}") == []
 
 
 @pytest.mark.thorough

@@ -60,3 +60,7 @@ def imported_from(shared, directory):
 
 def pid(shared, n):
     return os.getpid()
+
+
+def modules():
+    return [*sys.modules]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import shutil
-import socket
 import stat
 import sys
 from collections.abc import Iterator
@@ -248,6 +246,9 @@ def state(file: Path) -> State:
 
 def attempt() -> str:
     """Return a name that no other process gives to a file, of any machine that shares the disk."""
+    import secrets
+    import socket
+
     return f"{socket.gethostname().partition('.')[0]}-{os.getpid()}-{secrets.token_hex(2)}"
 
 

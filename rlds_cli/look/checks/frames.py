@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -60,6 +59,8 @@ def _lacking(s: Subject, f: Field) -> Iterator[Finding]:
 
 def _broken(s: Subject, f: Field) -> Iterator[Finding]:
     """Decode all frames of a field."""
+    from concurrent.futures import ThreadPoolExecutor
+
     broken = Sightings(s)
     try:
         with ThreadPoolExecutor(cores()) as pool:

@@ -6,7 +6,6 @@ To add a check, write a function of a `Subject` that yields findings, and name i
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -139,6 +138,8 @@ def check_archive(
     NoSpace, NoPermission
         The home has no room for the temporary dataset, or is not writable.
     """
+    import tempfile
+
     place = Home(settings.read(home).home)
     partial = place.root / "partial"
     with writing(place):
