@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 from rlds_cli.errors import MissingPackage
 
 
-def pyarrow() -> Any:
-    """Import pyarrow with the modules that are used.
+def pyarrow(*modules: str) -> Any:
+    """Import pyarrow with its module of Parquet, and with other ``modules``: ``compute``, which is slow, csv and json.
 
     Raises
     ------
@@ -17,10 +18,10 @@ def pyarrow() -> Any:
     """
     try:
         import pyarrow as pa
-        import pyarrow.compute
-        import pyarrow.csv
-        import pyarrow.json
         import pyarrow.parquet
+
+        for name in modules:
+            import_module(f"pyarrow.{name}")
     except ImportError as e:
         raise MissingPackage(
             "Parquet, Arrow, CSV and JSON lines files are read with pyarrow, which is not installed.",

@@ -138,7 +138,7 @@ def units_of(
         return []
     ends = np.cumsum((length + 1) * row_bytes)
     wanted = np.arange(size, int(ends[-1]) + size, size)
-    stops = np.unique(np.minimum(np.searchsorted(ends, wanted) + 1, len(length))).tolist()
+    stops = dict.fromkeys(np.minimum(np.searchsorted(ends, wanted) + 1, len(length)).tolist())
     bounds = [first, *(first + n for n in stops)]
     return [Unit(f"{a}-{b}", a, b) for a, b in pairwise(bounds)]
 

@@ -137,7 +137,7 @@ class ArrowFile:
         column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
         missing = column.is_null().to_numpy(zero_copy_only=False)
         if is_image(column.type):
-            column = pa.compute.struct_field(column, "path" if name in self.paths else "bytes")
+            column = pyarrow("compute").compute.struct_field(column, "path" if name in self.paths else "bytes")
         if _is_binary(column.type):
             return np.array(column.to_pylist(), object), missing
         text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)

@@ -176,7 +176,7 @@ def _csv(path: Path, fill: bool) -> ArrowFile:
 
 def _csv_batches(path: Path, names: Sequence[str], kinds: Mapping[str, Any] | None, delimiter: str) -> Iterator[Any]:
     """Yield record batches of some columns; without ``kinds``, as texts and nulls."""
-    pa = pyarrow()
+    pa = pyarrow("csv")
     known = kinds or {}
     types = {n: pa.string() if _is_listed(known.get(n)) else known.get(n, pa.string()) for n in names}
     file = _Stripped(path, delimiter) if _has_blanks(path, disk.state(path), delimiter) else path
@@ -223,7 +223,7 @@ class _Column:
         self.cells.add(column, start, numbers if self.is_number else None, none=flags)
 
     def _whole(self, values: Any) -> Any:
-        pa = pyarrow()
+        pa = pyarrow("compute")
         found = None if self.whole == pa.uint64() else _cast(values, pa.int64())
         if found is not None:
             self.is_negative |= pa.compute.min(found).as_py() < 0
@@ -234,7 +234,7 @@ class _Column:
         return found
 
     def _add_lists(self, values: Any) -> bool:
-        pa = pyarrow()
+        pa = pyarrow("compute")
         if not pa.compute.all(pa.compute.starts_with(values, "[")).as_py():
             return False
         try:
@@ -265,7 +265,7 @@ class _Column:
 
 def _cast(values: Any, kind: Any) -> Any:
     """Convert texts to numbers; None if one of them is not a number of this kind."""
-    pa = pyarrow()
+    pa = pyarrow("compute")
     try:
         pa.compute.cast(values.slice(0, _FEW), kind)  # pyarrow makes a message for every value that is none
         return pa.compute.cast(values, kind)
@@ -274,12 +274,12 @@ def _cast(values: Any, kind: Any) -> Any:
 
 
 def _are_flags(values: Any) -> bool:
-    pa = pyarrow()
+    pa = pyarrow("compute")
     return bool(pa.compute.all(pa.compute.is_in(values, value_set=_flags())).as_py())
 
 
 def _nulls() -> Any:
-    pa = pyarrow()
+    pa = pyarrow("csv")
     return pa.array(pa.csv.ConvertOptions().null_values)
 
 
@@ -293,7 +293,7 @@ def _is_listed(kind: Any) -> bool:
 
 def _listed(path: Path, column: Any, kind: Any) -> Any:
     """Parse a column of JSON lists; other columns stay as they are."""
-    pa = pyarrow()
+    pa = pyarrow("compute")
     if not _is_listed(kind):
         return column
     nulls = pa.compute.is_in(column, value_set=_nulls())
@@ -301,7 +301,7 @@ def _listed(path: Path, column: Any, kind: Any) -> Any:
 
 
 def _parsed(path: Path, values: Any, kind: Any = None) -> Any:
-    pa = pyarrow()
+    pa = pyarrow("json")
     text = "".join(f'{{"x":{" ".join(v.splitlines())}}}\n' for v in values.to_pylist()).encode()
     schema = None if kind is None else pa.schema([("x", kind)])
     options = pa.json.ParseOptions(explicit_schema=schema)
@@ -469,7 +469,7 @@ def _element(kind: Any) -> Any:
 
 def _json(block: bytes, schema: Any) -> Any:
     """A block of lines as a table, with the columns of a schema where there is one."""
-    pa = pyarrow()
+    pa = pyarrow("json")
     unexpected = "infer" if schema is None else "ignore"
     options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected)
     return pa.json.read_json(io.BytesIO(block), parse_options=options, read_options=_json_block(len(block)))
@@ -481,7 +481,7 @@ def _all_columns(schema: Any, batch: Any) -> Any:
 
 
 def _json_block(size: int) -> Any:
-    return pyarrow().json.ReadOptions(use_threads=False, block_size=max(size + 1, 1 << 10))
+    return pyarrow("json").json.ReadOptions(use_threads=False, block_size=max(size + 1, 1 << 10))
 
 
 def _without_times(kind: Any) -> Any:

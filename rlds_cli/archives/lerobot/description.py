@@ -423,7 +423,7 @@ def _plain(value: Any) -> Any:
 
 def images(column: Any, where: str) -> EncodedFrames:
     """Read a column of images, ``struct<bytes, path>``, as they are encoded."""
-    pa = parquet.pyarrow()
+    pa = parquet.pyarrow("compute")
     array = column.combine_chunks()
     if hasattr(array, "field"):
         array = pa.compute.struct_field(array, "bytes")

@@ -153,7 +153,7 @@ def _width(files: Sequence[Path], path: tuple[str, ...], depth: int) -> int | No
             column = _column(batch, path)
             for _ in range(depth):
                 column = column.flatten()
-            found.update(pyarrow().compute.list_value_length(column).unique().to_pylist())
+            found.update(pyarrow("compute").compute.list_value_length(column).unique().to_pylist())
     return found.pop() if len(found) == 1 else None
 
 
@@ -243,7 +243,7 @@ class ArrowStorageRows:
 
 def _binary(column: Any) -> tuple[Array, Array]:
     """Return offsets (one more than values) and bytes of a binary column."""
-    pa = pyarrow()
+    pa = pyarrow("compute")
     column = pa.compute.fill_null(column.cast(pa.large_binary()), b"")
     _, offsets, values = column.buffers()
     found = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
