@@ -60,31 +60,76 @@ static void compress(u32 state[8], const byte *data, i64 blocks) {
 #include <cpuid.h>
 #include <immintrin.h>
 
-__attribute__((target("sha,sse4.1,ssse3"))) static void compress_sha_ni(u32 state[8], const byte *data, i64 blocks) {
-  const __m128i order = _mm_set_epi64x(0x0c0d0e0f08090a0bll, 0x0405060700010203ll); /* big-endian words */
-  __m128i low = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)state), 0xB1);       /* CDAB */
-  __m128i high = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)(state + 4)), 0x1B); /* EFGH */
-  __m128i abef = _mm_alignr_epi8(low, high, 8), cdgh = _mm_blend_epi16(high, low, 0xF0);
-  for (; blocks > 0; blocks--, data += BLOCK) {
-    const __m128i abef_before = abef, cdgh_before = cdgh;
-    __m128i w[4]; /* the last 16 words */
-    for (int k = 0; k < 4; k++) w[k] = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)data + k), order);
-#pragma GCC unroll 16
-    for (int k = 0; k < 16; k++) { /* four rounds each */
-      if (k >= 4) {
-        __m128i sum = _mm_add_epi32(_mm_sha256msg1_epu32(w[k % 4], w[(k + 1) % 4]),
-                                    _mm_alignr_epi8(w[(k + 3) % 4], w[(k + 2) % 4], 4));
-        w[k % 4] = _mm_sha256msg2_epu32(sum, w[(k + 3) % 4]);
-      }
-      __m128i wk = _mm_add_epi32(w[k % 4], _mm_loadu_si128((const __m128i *)(K + 4 * k)));
-      cdgh = _mm_sha256rnds2_epu32(cdgh, abef, wk);
-      abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(wk, 0x0E));
-    }
-    abef = _mm_add_epi32(abef, abef_before), cdgh = _mm_add_epi32(cdgh, cdgh_before);
-  }
-  low = _mm_shuffle_epi32(abef, 0x1B), high = _mm_shuffle_epi32(cdgh, 0xB1); /* FEBA, DCHG */
+#define SHA __attribute__((target("sha,sse4.1,ssse3")))
+
+typedef struct {
+  __m128i abef, cdgh;
+} State;
+
+SHA static inline State loaded(const u32 state[8]) {
+  const __m128i low = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)state), 0xB1);        /* CDAB */
+  const __m128i high = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)(state + 4)), 0x1B); /* EFGH */
+  return (State){_mm_alignr_epi8(low, high, 8), _mm_blend_epi16(high, low, 0xF0)};
+}
+
+SHA static inline void store(State s, u32 state[8]) {
+  const __m128i low = _mm_shuffle_epi32(s.abef, 0x1B), high = _mm_shuffle_epi32(s.cdgh, 0xB1); /* FEBA, DCHG */
   _mm_storeu_si128((__m128i *)state, _mm_blend_epi16(low, high, 0xF0));
   _mm_storeu_si128((__m128i *)(state + 4), _mm_alignr_epi8(high, low, 8));
+}
+
+SHA static inline void read_words(__m128i w[4], const byte *data) {
+  const __m128i order = _mm_set_epi64x(0x0c0d0e0f08090a0bll, 0x0405060700010203ll); /* big-endian words */
+  for (int k = 0; k < 4; k++) w[k] = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)data + k), order);
+}
+
+/* Four rounds, number ``k`` of 16; ``w`` holds the last 16 words. */
+SHA static inline void rounds(State *s, __m128i w[4], int k) {
+  if (k >= 4) {
+    __m128i sum = _mm_add_epi32(_mm_sha256msg1_epu32(w[k % 4], w[(k + 1) % 4]),
+                                _mm_alignr_epi8(w[(k + 3) % 4], w[(k + 2) % 4], 4));
+    w[k % 4] = _mm_sha256msg2_epu32(sum, w[(k + 3) % 4]);
+  }
+  __m128i wk = _mm_add_epi32(w[k % 4], _mm_loadu_si128((const __m128i *)(K + 4 * k)));
+  s->cdgh = _mm_sha256rnds2_epu32(s->cdgh, s->abef, wk);
+  s->abef = _mm_sha256rnds2_epu32(s->abef, s->cdgh, _mm_shuffle_epi32(wk, 0x0E));
+}
+
+SHA static inline State sum_of(State s, State before) {
+  return (State){_mm_add_epi32(s.abef, before.abef), _mm_add_epi32(s.cdgh, before.cdgh)};
+}
+
+SHA static void compress_sha_ni(u32 state[8], const byte *data, i64 blocks) {
+  State s = loaded(state);
+  for (; blocks > 0; blocks--, data += BLOCK) {
+    const State before = s;
+    __m128i w[4];
+    read_words(w, data);
+#pragma GCC unroll 16
+    for (int k = 0; k < 16; k++) rounds(&s, w, k);
+    s = sum_of(s, before);
+  }
+  store(s, state);
+}
+
+/* Two pieces at a time: each round waits for the one before, and meanwhile the other piece has one. */
+SHA static void compress_two(u32 one[8], const byte *first, u32 two[8], const byte *second, i64 blocks) {
+  State s = loaded(one), t = loaded(two);
+  for (; blocks > 0; blocks--, first += BLOCK, second += BLOCK) {
+    const State s_before = s, t_before = t;
+    __m128i v[4], w[4];
+    read_words(v, first);
+    read_words(w, second);
+#pragma GCC unroll 16
+    for (int k = 0; k < 16; k++) {
+      rounds(&s, v, k);
+      rounds(&t, w, k);
+    }
+    s = sum_of(s, s_before);
+    t = sum_of(t, t_before);
+  }
+  store(s, one);
+  store(t, two);
 }
 
 API int rlds_sha256_is_fast(void) {
@@ -94,22 +139,33 @@ API int rlds_sha256_is_fast(void) {
 }
 #else
 #define compress_sha_ni compress
+#define compress_two(one, first, two, second, blocks) (compress(one, first, blocks), compress(two, second, blocks))
 API int rlds_sha256_is_fast(void) { return 0; }
 #endif
+
+/* Write the hash of a piece of ``size`` bytes, of which ``state`` has the first ``done`` blocks. */
+static void finish(Compress *add, u32 state[8], const byte *data, i64 size, i64 done, byte *out) {
+  const i64 whole = size / BLOCK, rest = size % BLOCK, ends = rest < 56 ? 1 : 2; /* blocks */
+  byte end[2 * BLOCK] = {0};
+  add(state, data + done * BLOCK, whole - done);
+  if (rest) memcpy(end, data + whole * BLOCK, (size_t)rest);
+  end[rest] = 0x80;
+  for (int k = 0; k < 8; k++) end[ends * BLOCK - 1 - k] = (byte)((u64)size * 8 >> 8 * k);
+  add(state, end, ends);
+  for (int k = 0; k < 32; k++) out[k] = (byte)(state[k / 4] >> (24 - 8 * (k % 4)));
+}
 
 /* Hash ``size[i]`` bytes from ``data[start[i]]`` on into ``out[32 * i]``, for i below n. */
 API void rlds_sha256(const byte *data, const i64 *start, const i64 *size, i64 n, int fast, byte *out) {
   Compress *const add = fast ? compress_sha_ni : compress;
-  for (i64 i = 0; i < n; i++, out += 32) {
-    const i64 whole = size[i] / BLOCK, rest = size[i] % BLOCK, ends = rest < 56 ? 1 : 2; /* blocks */
-    byte end[2 * BLOCK] = {0};
-    u32 state[8];
-    memcpy(state, INITIAL, sizeof state);
-    add(state, data + start[i], whole);
-    if (rest) memcpy(end, data + start[i] + whole * BLOCK, (size_t)rest);
-    end[rest] = 0x80;
-    for (int k = 0; k < 8; k++) end[ends * BLOCK - 1 - k] = (byte)((u64)size[i] * 8 >> 8 * k);
-    add(state, end, ends);
-    for (int k = 0; k < 32; k++) out[k] = (byte)(state[k / 4] >> (24 - 8 * (k % 4)));
+  for (i64 i = 0; i < n; i += 2) {
+    const int pair = fast && i + 1 < n;
+    const i64 shorter = pair ? (size[i] < size[i + 1] ? size[i] : size[i + 1]) / BLOCK : 0;
+    u32 state[2][8];
+    memcpy(state[0], INITIAL, sizeof INITIAL);
+    memcpy(state[1], INITIAL, sizeof INITIAL);
+    if (shorter) compress_two(state[0], data + start[i], state[1], data + start[i + 1], shorter);
+    for (i64 k = i; k < n && k < i + 2; k++)
+      finish(add, state[k - i], data + start[k], size[k], shorter, out + 32 * k);
   }
 }

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 
-from rlds_cli.places.remote.blocks import BLOCK, LIST
+from rlds_cli.places.remote.blocks import BLOCK, LIST, hashes_of_blocks
 from rlds_cli.places.remote.index import Index, IndexedFile, Object, Piece
 
 
@@ -41,6 +41,11 @@ class Hasher:
         rest = memoryview(data)
         self._size += len(rest)
         while rest:
+            whole = len(rest) // BLOCK * BLOCK
+            if whole and self._left == BLOCK:  # blocks that lie in the data are hashed two at a time
+                self._blocks += hashes_of_blocks(rest[:whole])
+                rest = rest[whole:]
+                continue
             part = rest[: self._left]
             self._block.update(part)
             self._left -= len(part)
