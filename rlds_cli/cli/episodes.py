@@ -67,8 +67,13 @@ def _table(found: EpisodePage) -> str:
     names = [c.name for c in found.columns if c.usual]
     numbers = " ".join(c.name for c in found.columns if c.kind == "number")
     rows = [[f"{row.number:,}", *(_cell(row.values[name]) for name in names)] for row in found.episodes]
-    texts = [c.name for c in found.columns if c.kind == "text"]
-    return out.table(["EPISODE", *names], rows, right=f"EPISODE {numbers}", texts=texts) if rows else ""
+    if not rows:
+        return ""
+    header, texts = ["EPISODE", *names], [c.name for c in found.columns if c.kind == "text"]
+    fit = out.fitting(header, rows, texts=texts)
+    if fit < len(header):
+        out.note(f"note: not on this terminal: {', '.join(header[fit:])}; a pipe and --json have them")
+    return out.table(header[:fit], [row[:fit] for row in rows], right=f"EPISODE {numbers}", texts=texts)
 
 
 def _cell(value: Any) -> str:

@@ -134,8 +134,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = 
     widths = [max(len(r[k]) for r in (header, *rows)) for k in range(len(header))]
     over = sum(widths) + 2 * len(widths) - 2 - (terminal_width() or sys.maxsize)
     narrowed = [k for k, name in enumerate(header) if name in texts]
-    while over > 0 and max((widths[k] for k in narrowed), default=0) > _LEAST:
-        widths[max(narrowed, key=lambda k: widths[k])] -= 1
+    while over > 0 and (wide := [k for k in narrowed if widths[k] > max(_LEAST, len(header[k]))]):
+        widths[max(wide, key=lambda k: widths[k])] -= 1
         over -= 1
     rows = [[_cut(cell, width) for cell, width in zip(row, widths, strict=True)] for row in rows]
     lines = []
@@ -143,6 +143,17 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = 
         cells = [c.rjust(w) if h in aligned else c.ljust(w) for c, w, h in zip(row, widths, header, strict=True)]
         lines.append(_fit("  ".join(cells).rstrip(), sum(widths[:-1]) + 2 * len(widths)))
     return visible.lines(lines)
+
+
+def fitting(header: Sequence[str], rows: Sequence[Sequence[str]], *, texts: Sequence[str] = ()) -> int:
+    """How many of the first columns of a table a terminal has room for, with those in ``texts`` cut; all in a pipe."""
+    taken, room = -2, terminal_width() or sys.maxsize
+    for k, name in enumerate(header):
+        width = max(len(row[k]) for row in (header, *rows))
+        taken += 2 + (min(width, max(_LEAST, len(name))) if name in texts else width)
+        if taken > room:
+            return max(k, 1)
+    return len(header)
 
 
 def terminal_width() -> int | None:
@@ -397,5 +408,7 @@ def _rows_elsewhere(ds: Dataset) -> None:
 def note_line(note: Mapping[str, Any]) -> str:
     """A note with its first place; with its count if it is a reader's, since the text of a finding contains it."""
     count, where = note["count"], note["where"]
+    if note["text"].endswith(where):  # it says so itself
+        where = ""
     often = f" ({count:,} times)" if count > 1 and "severity" not in note else ""
     return f"{note['text']}{often}" + (f", e.g. {where}" if where and count > 1 else f": {where}" if where else "")

@@ -125,6 +125,21 @@ def test_texts_of_episodes_are_cut_on_a_terminal_alone(on_terminal: Callable[...
     assert place in piped and task.strip() in piped and "…" not in piped
 
 
+def test_columns_of_episodes_beyond_the_terminal_are_named(on_terminal: Callable[..., str]) -> None:
+    flags = {f"a_rather_long_flag_{k}": k > 2 for k in range(6)}
+    made = {"observation": np.zeros((3, 1), "f4"), "action": np.zeros((2, 1), "f4"), "episode": flags}
+    rlds_cli.create("local/flagged", [made, made])
+    said = on_terminal("episodes", "local/flagged")
+    note = " ".join(said[said.index("note:") :].split("2 episodes")[0].split())
+    left_out = note.removeprefix("note: not on this terminal: ").split(";")[0].split(", ")
+    shown = next(line for line in said.split("\n") if line.startswith("EPISODE")).split()[1:]
+    assert too_wide(said) == [] and {*shown} | {*left_out} >= {*flags} and left_out
+    assert (
+        not {*shown} & {*left_out}
+        and "not on this terminal" not in run_rlds("episodes", "local/flagged").stderr.decode()
+    )
+
+
 def test_what_there_is_fits(on_terminal: Callable[..., str], home: Path) -> None:
     create([episode(k, 5 + k) for k in range(3)])
     for args in ("du",), ("doctor",), ("preprocess", "--list"), ("export", "local/known", "there"):

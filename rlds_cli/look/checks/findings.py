@@ -274,7 +274,7 @@ def of_note(note: Mapping[str, Any]) -> Finding:
     """Convert a note of a manifest to a finding; a note of a reader becomes a finding of the check ``reader``."""
     places = tuple(FindingPlace(episode, step) for episode, step in note.get("places") or ())
     text, where = str(note["text"]), str(note.get("where") or "")
-    if "severity" not in note and where:
+    if "severity" not in note and where and not text.endswith(where):
         text += f", e.g. {where}" if int(note.get("count", 1)) > 1 else f": {where}"
     return Finding(
         check=note.get("check", "reader"),
