@@ -16,7 +16,7 @@ from pathlib import Path
 from generator import Episode, write_d4rl, write_files, write_robomimic
 from lerobot_files import write_lerobot
 from peers import PEERS, NotRun, found_by, in_our_words
-from planting import CODES, planted, twins
+from planting import CODES, JOIN, planted, twins
 
 import rlds_cli
 
@@ -30,6 +30,7 @@ LIBRARIES: dict[str, tuple[Callable[[Path, list[Episode]], Path], set[str]]] = {
     "D4RL": (lambda d, made: write_d4rl(d / "arm-v2.hdf5", made), _NO_TEXTS | _NO_CAMERAS),
     "LeRobot": (lambda d, made: write_lerobot(d / "arm", made), set()),
 }
+_KINDS = {"joined-takes": JOIN}  # findings that are called otherwise than the fault
 Found = Mapping[str, set[int]]  # episodes by code
 
 
@@ -81,7 +82,7 @@ def ours(files: Path, home: Path, episodes: int) -> Found:
     found = defaultdict[str, set[int]](set)
     for f in rlds_cli.check(ds, measures=["all"], progress=False).findings:
         if f.severity != "note" and f.num_episodes <= episodes // 2:
-            found[f.code] |= set(f.episodes)
+            found[_KINDS.get(f.code, f.code)] |= set(f.episodes)
     return found
 
 

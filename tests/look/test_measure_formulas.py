@@ -64,6 +64,26 @@ def test_states_without_velocities_have_no_unexplained_step(tmp_path: Path) -> N
         column(ds, "quality_unexplained_step")
 
 
+def test_a_step_aside_is_of_another_take_and_one_ahead_of_missing_rows(tmp_path: Path) -> None:
+    """Both are as long as 10 steps. The one aside is the whole range of its element, of the other 19 steps are 1 / 19.
+
+    In root mean squares it is 1 / sqrt((1 + 19 / 19^2) / 20).
+    """
+    way = np.stack([np.arange(21.0), np.zeros(21)], 1)
+    aside, ahead = way.copy(), way.copy()
+    aside[10:] += [-1, 10]
+    ahead[10:] += [9, 0]
+    ds = rlds_cli.create(
+        "local/arm", [{"observation": x, "action": x} for x in [way] * 10 + [aside, ahead]], home=tmp_path
+    )
+    values = column(ds, "quality_side_jump")
+    assert values[:10].tolist() + values[11:].tolist() == pytest.approx([0] * 11, abs=1e-3)
+    assert values[10] == pytest.approx(1 / np.sqrt((1 + 1 / 19) / 20), rel=1e-5)
+    named = {at: ([*f.episodes], [(r.first, r.stop) for r in f.ranges]) for at, f in found(ds, "motion").items()}
+    assert named["joined-takes", "quality_side_jump"] == ([10], [(10, 11)])
+    assert named["dropped-rows", "quality_motion_jump"] == ([10, 11], [(10, 11)] * 2)
+
+
 def alike(count: int, steps: int = 40, **more: object) -> Episodes:
     """Episodes of an arm that follows sines of its own frequencies, one step later."""
     made = []

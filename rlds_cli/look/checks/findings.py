@@ -27,7 +27,7 @@ CODES = (  # of the checks; readers and the registry have codes of their own
     "flags-in-runs",
     *("time-jump", "time-jitter", "rate-differs", "stale-topic", "not-followed", "underexposed-camera"),
     *("unusual-return", "unusual-length", "drift", "in-both", "near-in-both"),
-    *("dropped-rows", "idle", "frozen-signal", "dead-joint", "encoder-wrap", "saturated-action"),
+    *("dropped-rows", "joined-takes", "idle", "frozen-signal", "dead-joint", "encoder-wrap", "saturated-action"),
     *("inverted-action", "action-lag", "frozen-camera", "black-camera", "overexposed-camera", "blurred-camera"),
     *("lone-task", "swapped-camera", "empty-task", "success-mismatch", "near-duplicate"),
 )

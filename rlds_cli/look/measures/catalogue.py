@@ -193,6 +193,17 @@ MEASURES: tuple[Measure, ...] = (
         version=2,
     ),
     Measure(
+        name="quality_side_jump",
+        group="motion",
+        unit="times",
+        text="How far a step of a field of states leads aside from the steps around it, in their lengths; 0 without a "
+        "step twice as long.",
+        source="|dx_t - (dx_t u) u| / max(|dx_t-1|, |dx_t+1|, root mean square of |dx|), u = dx_t-1 + dx_t+1 as a "
+        "unit vector",
+        needs="states",
+        over="max",
+    ),
+    Measure(
         name="quality_unexplained_step",
         group="motion",
         unit="usual steps",

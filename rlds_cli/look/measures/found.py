@@ -223,6 +223,11 @@ def _jump(v: Vectors, episode: int, element: int) -> tuple[StepRange, ...]:
     return (StepRange(episode, at, at + 1),)
 
 
+def _aside(v: Vectors, episode: int, element: int) -> tuple[StepRange, ...]:
+    at = int(np.argmax(v.jumps_aside[element]))
+    return (StepRange(episode, at, at + 1),)
+
+
 def _unexplained(v: Vectors, episode: int, element: int) -> tuple[StepRange, ...]:
     at = 0 if v.unexplained is None else int(np.argmax(v.unexplained))
     return (StepRange(episode, at, at + 1),)
@@ -251,6 +256,7 @@ def _saturated(v: Vectors, episode: int, element: int) -> tuple[StepRange, ...]:
 _SHOWN: Mapping[str, Callable[[Vectors, int, int], tuple[StepRange, ...]]] = {
     "quality_idle_share": _idle,
     "quality_motion_jump": _jump,
+    "quality_side_jump": _aside,
     "quality_unexplained_step": _unexplained,
     "quality_time_gap": _gap,
     "quality_time_back": _back,

@@ -177,7 +177,7 @@ class StoredMeasures:
             return [every[p.action] for p in pairs]
         if name == "quality_age":
             return list(r.ages)
-        return list(r.states if name in ("quality_frozen_signal", "quality_motion_jump") else r.cameras)
+        return list(r.states if catalogue.measure(name).group == "motion" else r.cameras)
 
     def elements_of(self, fields: Iterable[str]) -> list[str]:
         """Return the names of the elements of some fields, end to end."""

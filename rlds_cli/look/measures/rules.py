@@ -120,6 +120,15 @@ RULES: tuple[Rule, ...] = (
         why="a step as long as three of those around it: two rows are missing",
     ),
     Rule(
+        code="joined-takes",
+        measure="quality_side_jump",
+        one="jumps aside, as where another take begins",
+        several="jump aside, as where another take begins",
+        least=3.0,
+        why="three lengths of the steps around it: missing rows lie on the way, and of white noise in two or three "
+        "elements 1 step in 45,000 or fewer leads so far",
+    ),
+    Rule(
         code="dropped-rows",
         measure="quality_unexplained_step",
         one="gets further in a step than its velocities tell",

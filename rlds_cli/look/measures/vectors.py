@@ -204,6 +204,7 @@ class Vectors:
             "quality_dead_joints": self._dead.sum(axis=0),
             "quality_wraps": b.sum(self.turns),
             "quality_motion_jump": b.max(self.jumps).T,
+            "quality_side_jump": b.max(self.jumps_aside).T,
             "quality_jerk": jerk,
             "quality_arc_length": self._arc_length(),
             "quality_path_efficiency": efficiency,
@@ -285,6 +286,19 @@ class Vectors:
         at = np.flatnonzero(near.any(axis=0))
         around = np.maximum(size[:, np.maximum(at - 1, 0)], size[:, np.minimum(at + 1, len(found) - 1)])
         found[at] = (near[:, at] & (size[:, at] > _FAR * around)).any(axis=0)
+        return found
+
+    @cached_property
+    def jumps_aside(self) -> Array:
+        """Part of `jumps` across the direction of the steps around it, where a step is long; else 0 [fields, steps]."""
+        found = np.zeros_like(self.jumps)
+        for k, at in enumerate(self._places(self.roles.states)):
+            long = np.flatnonzero(self.jumps[k] > _JUMP)
+            step, before, after = (self._motion[at].take(long + shift, axis=1) for shift in (0, -1, 1))
+            way = before + after
+            along = np.square((step * way).sum(axis=0)) / np.maximum(_squares(way), np.finfo(way.dtype).tiny)
+            size = _squares(step)
+            found[k, long] = self.jumps[k, long] * np.sqrt(np.maximum(0, 1 - along / size))
         return found
 
     @cached_property
