@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -394,14 +394,15 @@ class Located:
     table: EpisodeIndex
     drawn: Drawn
     length: int
+    absent: ClassVar[tuple[str, ...]] = ()  # members of a mixture without a window
     _known: dict[object, Any] = field(default_factory=dict, init=False)
 
     def __len__(self) -> int:
         return len(self.drawn)
 
-    def once(self, key: object, work_out: Callable[[], T]) -> T:
+    def once(self, key: object, work_out: Callable[..., T], *arguments: object) -> T:
         """Return a value that several columns share, computed once."""
         if key not in self._known:
-            self._known[key] = work_out()
+            self._known[key] = work_out(*arguments)
         found: T = self._known[key]
         return found

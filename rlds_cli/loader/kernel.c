@@ -17,7 +17,8 @@ typedef unsigned char byte;
 #define API __attribute__((visibility("default")))
 #define EACH for (i64 i = 0; i < n; i++)
 #define TILE 256 /* samples at a time: their numbers stay in the first cache */
-#define AHEAD 64 /* samples whose rows are fetched into the second cache while others are copied */
+#define AHEAD 64 /* samples that are dealt to slots, while the rows of as many are fetched into the second cache */
+#define MANY (32 << 10) /* bytes of a column of a slice that are not asked for ahead */
 #define NEAR 512 /* bytes of a value of a sample that is written beside others first, if samples go to slots */
 
 static inline i64 least(i64 a, i64 b) { return a < b ? a : b; }
@@ -221,6 +222,11 @@ static inline i64 first_step(const Windows *w, i64 number) {
   return clip((i64)((u64)number * (u64)w->stride + (u64)w->offset), -(1ll << 61), 1ll << 61);
 }
 
+/* The row of the first step of a window that is inside its episode. */
+static inline i64 first_row(const Windows *w, i64 episode, i64 number) {
+  return w->start[episode] + clip(first_step(w, number), 0, w->steps[episode] - 1);
+}
+
 /* Where a column's rows are. */
 enum {
   HERE,      /* at the step */
@@ -279,6 +285,7 @@ typedef struct {
 typedef struct {
   i64 sample; /* number of the first among all samples; all are of this one if `lone` */
   i64 lone, low, high; /* entries [low, high) are inside their episode */
+  i64 ahead;           /* rows from a lone sample to the next one */
   i64 episode[TILE], step[TILE], span[TILE], row[TILE];
 } Tile;
 
@@ -309,9 +316,8 @@ static void fetch(const Plan *p, const Samples *s, const Tile *t, i64 from, i64 
     for (const Fetch *f = p->fetch; f < p->fetch + p->fetches; f++) {
       const i64 *row = rows_of(p, s, t, f->place, f->amount, f->given, from, n, scratch);
       EACH {
-        const u64 at = f->base + (u64)row[i] * (u64)f->stride;
-        for (i64 b = 0; b < f->size - 1; b += 64) prefetch(at + (u64)b);
-        prefetch(at + (u64)f->size - 1);
+        const u64 at = f->base + (u64)row[i] * (u64)f->stride, end = at + (u64)f->size;
+        for (u64 line = at & ~63ull; line < end; line += 64) prefetch(line);
       }
     }
 }
@@ -328,6 +334,19 @@ static inline void move(char *to, const char *from, i64 size) {
   } else {
     for (i64 at = 0; at < size; at++) to[at] = from[at];
   }
+}
+
+/* Copies bytes, and asks for as many that lie `ahead` bytes further on, line by line: while many are asked for at once,
+ * or none, copies wait for memory. Of many bytes the processor foresees what is next. */
+static void copy_ahead(char *to, const char *from, i64 size, i64 ahead) {
+  if (size > MANY) {
+    memcpy(to, from, (size_t)size);
+    return;
+  }
+  i64 at = 0;
+  for (; at + 64 <= size; at += 64) prefetch((u64)(uintptr_t)from + (u64)(at + ahead)), memcpy(to + at, from + at, 64);
+  prefetch((u64)(uintptr_t)from + (u64)(size - 1 + ahead));
+  move(to + at, from + at, size - at);
 }
 
 /* Sizes of flags, numbers and the most common observations, which compilers unroll. */
@@ -472,7 +491,7 @@ static void column(const Plan *p, const Samples *s, const Tile *t, const Column 
                (c->value == COPY || c->value == EITHER)) { /* rows inside follow each other */
         const i64 first = row[low] * c->stride;
         values(c, base, row, low, out);
-        if (c->value == COPY) memcpy(out + low * c->size, base + first, (size_t)((high - low) * c->size));
+        if (c->value == COPY) copy_ahead(out + low * c->size, base + first, (high - low) * c->size, t->ahead * c->size);
         else for (i64 i = 0; i < high - low; i++) out[low + i] = (char)(base[first + i] | c->other[first + i]);
         values(c, base, row + high, n - high, out + high * c->size);
       } else values(c, base, row, n, out);
@@ -481,31 +500,12 @@ static void column(const Plan *p, const Samples *s, const Tile *t, const Column 
   if (c->blank) EACH if (!is_inside(p, t, c, from + i)) memset(out + i * c->size, 0, (size_t)c->size);
 }
 
-/* Asks for the rows of a slice, before the one before it is copied. */
-static void fetch_slice(const Plan *p, const Samples *s, i64 k) {
-  const Windows *w = &p->windows;
-  const i64 e = s->episode[k], first = first_step(w, s->number[k]);
-  const i64 low = clip(first, 0, w->steps[e] - 1), high = clip(first + least(s->length, TILE), low + 1, w->steps[e]);
-  for (const Fetch *f = p->fetch; f < p->fetch + p->fetches; f++)
-    if (f->place == HERE) {
-      const u64 at = f->base + (u64)(w->start[e] + low) * (u64)f->stride;
-      const i64 size = (high - low - 1) * f->stride + f->size;
-      for (i64 b = 0; b < size; b += 64) prefetch(at + (u64)b);
-    }
-}
-
 /* Writes all columns of the tile; `done` entries were written before it. */
 static void write(const Plan *p, const Samples *s, const Tile *t, i64 n, i64 done, char *const *out) {
-  fetch(p, s, t, 0, t->lone ? 0 : least(AHEAD, n));
-  for (i64 from = 0; from < n; from += AHEAD) {
-    const i64 part = t->lone ? n : least(AHEAD, n - from); /* the rows of a slice follow each other */
-    if (!t->lone) fetch(p, s, t, from + part, least(AHEAD, n - from - part));
-    for (i64 k = 0; k < p->columns; k++) {
-      const Column *c = p->column + k;
-      if (!c->size) continue; /* a field of no numbers */
-      column(p, s, t, c, from, part, out[k] + (done + from) * c->size * (c->place == OFFSETS ? c->amount : 1));
-    }
-    if (t->lone) break;
+  if (!t->lone) fetch(p, s, t, 0, n); /* the rows of a slice follow each other */
+  for (i64 k = 0; k < p->columns; k++) {
+    const Column *c = p->column + k;
+    if (c->size) column(p, s, t, c, 0, n, out[k] + done * c->size * (c->place == OFFSETS ? c->amount : 1));
   }
 }
 
@@ -677,8 +677,7 @@ static i64 gather(const Plan *p, const Samples *s, i64 first, i64 n, const Slots
     const i64 e = episode[k], T = w->steps[e], start = first_step(w, number[k]);
     const i64 low = clip(start, 0, T - 1), high = clip(start + s->length, low + 1, T); /* its steps inside */
     const i64 begin = p->pad == LEFT ? high - s->length : p->pad == RIGHT ? low : start;
-    t.sample = first + k;
-    if (k + 1 < n && !to) fetch_slice(p, s, first + k + 1);
+    t.sample = first + k, t.ahead = k + 1 < n ? first_row(w, episode[k + 1], number[k + 1]) - w->start[e] - low : 0;
     for (i64 done = 0; done < s->length; done += TILE) {
       const i64 m = least(TILE, s->length - done), from = begin + done;
       t.low = clip(low - from, 0, m), t.high = clip(high - from, t.low, m);
@@ -731,15 +730,25 @@ static inline double part_of(double u, double first, double share) { /* draws of
   return x < 0 ? 0 : x > below_one ? below_one : x;
 }
 
+/* Where draws u [n] of the future lie in it; of a geometric one, how many steps ahead. */
+static void futures(const Goals *g, const double *u, i64 n, double *part) {
+  EACH part[i] = part_of(u[i], g->current, g->future);
+  if (g->horizon != GEOMETRIC) return;
+  EACH part[i] = log(1 - part[i]);
+  EACH part[i] = part[i] / g->log_gamma + 1.0;
+}
+
 /* Rows of goals [n], and their steps in the sample's own episode, -1 for one of another; `u` [n] in [0, 1). */
 API i64 rlds_goals(const Goals *g, const Windows *w, const Samples *s, i64 n, const double *u, i64 *row, i64 *goal) {
+  double part[TILE];
   EACH {
     const i64 e = s->episode[i];
     if ((u64)e >= (u64)w->episodes || w->steps[e] < 1) return i;
-    const i64 first = first_step(w, s->number[i]);
-    const i64 at = clip(s->length ? first + s->length - 1 : first, 0, w->steps[e] - 1); /* the last that is real */
+    if (i % TILE == 0 && g->future > 0) futures(g, u + i, least(TILE, n - i), part);
+    const i64 first = first_step(w, s->number[i]), last = w->steps[e] - 1;
+    const i64 at = clip(s->length ? first + s->length - 1 : first, 0, last); /* the last that is real */
     const i64 limit = g->limit[e], ahead = limit - 1 - at;
-    goal[i] = at;
+    i64 found = at;
     if (g->random > 0 && u[i] >= g->current + g->future) {
       i64 number = (i64)(part_of(u[i], g->current + g->future, g->random) * (double)g->anywhere.total), other, there;
       if (rlds_find(&g->anywhere, &number, 1, &other, &there) >= 0) return i;
@@ -748,20 +757,16 @@ API i64 rlds_goals(const Goals *g, const Windows *w, const Samples *s, i64 n, co
       continue;
     }
     if (g->future > 0 && u[i] >= g->current) {
-      const double part = part_of(u[i], g->current, g->future);
+      const double x = part[i % TILE];
       switch (g->horizon) {
-        case GEOMETRIC: {
-          const double steps = log(1 - part) / g->log_gamma + 1.0;
-          goal[i] += steps < (double)ahead ? (i64)steps : ahead;
-          break;
-        }
-        case UNIFORM: goal[i] += least((i64)(part * (double)ahead) + 1, ahead); break;
-        case FINAL: goal[i] += ahead; break;
-        case ANY: goal[i] = (i64)(part * (double)limit); break;
-        default: goal[i] += least(g->steps, ahead);
+        case GEOMETRIC: found += x < (double)ahead ? (i64)x : ahead; break;
+        case UNIFORM: found += least((i64)(x * (double)ahead) + 1, ahead); break;
+        case FINAL: found += ahead; break;
+        case ANY: found = (i64)(x * (double)limit); break;
+        default: found += least(g->steps, ahead);
       }
     }
-    goal[i] = clip(goal[i], 0, w->steps[e]), row[i] = w->start[e] + goal[i];
+    goal[i] = clip(found, 0, last + 1), row[i] = w->start[e] + goal[i];
   }
   return -1;
 }
@@ -831,11 +836,10 @@ API void rlds_tree_find(const Tree *t, const double *u, i64 n, i64 *number) {
 API i64 rlds_tree_weigh(const Tree *t, const i64 *number, i64 n, double beta, double *chance, double *weight) {
   double total, smallest;
   rlds_tree_top(t, &total, &smallest);
-  EACH {
-    if ((u64)number[i] >= (u64)t->count) return i;
-    const double mass = t->sum[0][number[i]];
-    chance[i] = mass / total, weight[i] = pow(smallest / mass, beta);
-  }
+  EACH if ((u64)number[i] >= (u64)t->count) return i;
+  EACH chance[i] = t->sum[0][number[i]];
+  EACH weight[i] = smallest / chance[i], chance[i] /= total;
+  EACH weight[i] = pow(weight[i], beta);
   return -1;
 }
 

@@ -765,13 +765,12 @@ class Bound:
         given: Sequence[Array],
         length: int,
     ) -> None:
-        self._samples, self._kept = _samples(episode, number, given, length)
-        self._plan, self._at = plan, plan.at
-        self.length = max(1, length)
-        self.lead, self._count = (length,) if length else (), len(episode)
-        self._given = (c_void_p * len(given))(*map(address, given))
-        self._samples.given = ctypes.addressof(self._given)
-        self._sent = byref(self._samples)
+        self._kept, self._count = (episode, number, *given), len(episode)
+        at = [_numbers_at(x, self._count) for x in self._kept]
+        self._given = (c_void_p * len(given))(*at[2:])
+        self._samples = _Samples(at[0], at[1], ctypes.addressof(self._given), length)
+        self._plan, self._at, self._sent = plan, plan.at, byref(self._samples)
+        self.length, self.lead = max(1, length), (length,) if length else ()
 
     def read(self, first: int, n: int) -> list[Array]:
         """Return the outputs of samples ``first`` to ``first + n``."""
@@ -855,15 +854,11 @@ class StepReader:
         _checked(_gather(self._plan, self._samples, 0, self.n, 1, places))
 
 
-def _samples(
-    episode: IntArray, number: IntArray, given: Sequence[Array], length: int
-) -> tuple[_Samples, tuple[Any, ...]]:
-    """Return the struct of samples, and what it points to."""
-    arrays, n = (episode, number, *given), len(episode)
-    for x in arrays:
-        if len(x) != n or x.itemsize != 8 or not x.flags.c_contiguous:
-            raise ValueError("arrays [n] of 64-bit numbers are needed")
-    return _Samples(address(episode), address(number), None, length), arrays
+def _numbers_at(array: Array, n: int) -> int:
+    """Return the address of an array [n] of 64-bit numbers, which is contiguous."""
+    if len(array) != n or array.itemsize != 8 or not array.flags.c_contiguous:
+        raise ValueError("arrays [n] of 64-bit numbers are needed")
+    return address(array)
 
 
 _MOST_ROWS = 1 << 60  # sums of a few such numbers fit 64 bits
@@ -947,7 +942,8 @@ class GoalTable:
 
     def find(self, episode: IntArray, number: IntArray, length: int, u: Floats) -> tuple[IntArray, IntArray]:
         """Return the rows of the goals of samples [n], and their steps; -1 for a goal of another episode."""
-        samples, _kept = _samples(episode, number, (), length)
+        n = len(episode)
+        samples = _Samples(_numbers_at(episode, n), _numbers_at(number, n), None, length)
         row, step = np.empty((2, len(episode)), np.int64)
         u = np.ascontiguousarray(u, np.float64)
         if len(u) != len(episode):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -373,13 +372,13 @@ class CompiledColumns:
 
     def samples(self, located: Located) -> Bound:
         """Return the samples, once all blocks that they are read from are cached."""
-        arrival = self.arrival(located)
+        arrival = None if self.remote is None else self.arrival(located)
         if arrival is not None:
             arrival.wait()
         return self._bound_to(located)
 
     def _bound_to(self, located: Located) -> Bound:
-        bound: Bound = located.once(self, partial(self._bound, self._plan, located))
+        bound: Bound = located.once(self, self._bound, self._plan, located)
         return bound
 
     def read(self, located: Located, first: int, n: int) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -401,7 +400,7 @@ class CompiledColumns:
 
     @staticmethod
     def _bound(plan: Plan, located: Located) -> Bound:
-        given = [located.once(make, partial(make, located)) for make in plan.givens]
+        given = [located.once(make, make, located) for make in plan.givens]
         return Bound(plan, located.drawn.episode, located.drawn.number, given, located.length)
 
     def planned_reads(self, located: Located) -> list[PlannedRead]:
@@ -411,7 +410,7 @@ class CompiledColumns:
         seen: dict[tuple[object, ...], PlannedRead] = {}
         for file, o in self._read:
             where = (o.place, o.given, o.offsets, o.amount)
-            first, length = located.once(where, partial(self._stretches, located, o))
+            first, length = located.once(where, self._stretches, located, o)
             seen[id(file), where] = PlannedRead(file, first, length + 1)  # also the row after, which is often read
         return list(seen.values())
 
@@ -419,7 +418,7 @@ class CompiledColumns:
         """Return the first row that an output reads of each sample [K], and how many follow each other."""
         if o.place is RowPlace.GIVEN:
             assert o.given is not None
-            return located.once(o.given, partial(o.given, located)), 1
+            return located.once(o.given, o.given, located), 1
         stride, offset = self._starts
         drawn, table = located.drawn, located.table
         step = drawn.number * stride + offset
@@ -581,6 +580,8 @@ class BatchReader:
         final = not arrays.together and not left and arrays.dtype == arrays.working
         self._compiled = source.final(arrays.working) if final else None
         self._slabs = None if self._compiled is None else Slabs(self._shaped(self._compiled.kinds), tree, arrays.wrap)
+        alone = isinstance(source, DatasetSource) and source.sides == 1
+        self._whole = alone and isinstance(source.locator.window, Episode)
         self._apart = self._compiled is not None or (source.apart and not arrays.together)
         keep_freed()
 
@@ -622,13 +623,10 @@ class BatchReader:
         made = iter(list(made)) if early else made
         made = map(self._sided, made) if self.source.sides > 1 else made
         made = map(self.transforms.batch, made) if self.transforms.functions else made
-        absent: tuple[str, ...] = getattr(located, "absent", ())
-        if absent or self._flattened:
-            flat = self._flattened
+        absent, flat = located.absent, self._flattened
+        if absent or flat:
             made = (batch.told(absent=absent, flat=flat) if isinstance(batch, Batch) else batch for batch in made)
-        whole = isinstance(self.source, DatasetSource) and isinstance(self.source.locator.window, Episode)
-        whole = whole and self.source.sides == 1
-        return self._known(made, located, size) if whole else made
+        return self._known(made, located, size) if self._whole else made
 
     def _sided(self, batch: Batch) -> Batch:
         """Give the windows of a sample an axis of their own."""

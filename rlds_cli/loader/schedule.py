@@ -214,6 +214,8 @@ class Ranks:
 
     def part(self, samples: range) -> range:
         """Return this rank's part of ``samples``, whole batches; at least one sample."""
+        if self.world == 1:
+            return samples
         if len(samples) < self.world:
             again = self.rank % len(samples)
             return samples[again : again + 1]

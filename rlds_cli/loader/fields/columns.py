@@ -97,6 +97,13 @@ def values_of(rows: ColumnRows, floats: str | None, *, axis: bool = False, **whe
     return Output(value, dtype, shape, source=rows.values, **where)
 
 
+def read_from(column: BatchColumn, rows: ColumnRows, floats: str | None) -> BatchColumn:
+    """Return a column of stored values that reads them from other rows."""
+    output = column.outputs[0]
+    output = values_of(rows, floats, axis=column.axis, place=output.place, given=output.given)
+    return replace(column, outputs=(output,), row_bytes=rows.row_bytes, rows=rows)
+
+
 def field(rows: ColumnRows, floats: str | None, *, late: bool, shift: int, axis: bool, mask: int) -> BatchColumn:
     """A field of the store.
 

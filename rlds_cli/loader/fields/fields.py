@@ -299,7 +299,7 @@ class Fields:
             PROBABILITY: lambda: columns.probability(self.floats),
             OBSERVED: lambda: columns.observed(self._mask),
         }
-        found |= {name: partial(self._extra.__getitem__, name) for name in self._extra}
+        found |= {name: partial(self._of_extra, name) for name in self._extra}
         found |= self._neighbours()
         if "source" in self.dataset.episodes:
             found["source"] = lambda: columns.of_episode(self.dataset.episodes["source"].take(table.number))
@@ -318,6 +318,12 @@ class Fields:
         if WEIGHT in self.gives:
             found |= {WEIGHT: lambda: columns.weight(self.floats), WINDOW: lambda: columns.window(self.pool)}
         return found
+
+    def _of_extra(self, name: str) -> BatchColumn:
+        """Return a column of an object: values of a field are read from where the field is, packed rows if there are."""
+        column = self._extra[name]
+        rows = None if column.rows is None else self._rows.get(column.like)
+        return column if rows is None else columns.read_from(column, rows, self.floats)
 
     def _made_of_texts(self, name: str) -> BatchColumn:
         return self._episodes.told(name, self._grid(name), self._mask)
