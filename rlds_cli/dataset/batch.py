@@ -228,8 +228,12 @@ class Batch(dict[Any, Any], Generic[ArrayT]):
         return made.told(origin=self.origin, flat=self.flat)  # but no `origins`: the function may have changed the rows
 
     def __copy__(self) -> Batch[ArrayT]:
-        # Ten times as fast as the default of copy.copy: DataLoader copies every batch.
-        return Batch(self)._like(self)
+        # Ten times as fast as the default of copy.copy: DataLoader copies every batch that it converts.
+        made: Batch[ArrayT] = Batch(self)
+        facts = self._known()
+        if facts:
+            made._facts = {**facts}
+        return made
 
     def copy(self) -> Batch[ArrayT]:
         """Return another batch that holds the same arrays."""

@@ -268,7 +268,7 @@ class WindowIndex:
         return np.maximum(number * stride + offset, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class SampledWindows:
     """The windows that were drawn for some samples.
 

@@ -153,12 +153,13 @@ def _load() -> ctypes.CDLL:
 
 _KERNEL = _load()
 _gather, _find = _KERNEL.rlds_gather, _KERNEL.rlds_find
+_byte_of, _address_of = c_char.from_buffer, ctypes.addressof
 
 
 def address(array: Array) -> int:
     """Return the address of an array's first byte; it holds while the array is kept."""
     try:
-        return ctypes.addressof(c_char.from_buffer(array))  # type: ignore[arg-type]  # in a third of the time
+        return _address_of(_byte_of(array))  # type: ignore[arg-type]  # in a third of the time
     except (TypeError, ValueError):  # it is read-only, empty, or its rows lie apart
         return int(array.__array_interface__["data"][0])
 
@@ -766,7 +767,7 @@ class Bound:
         length: int,
     ) -> None:
         self._kept, self._count = (episode, number, *given), len(episode)
-        at = [_numbers_at(x, self._count) for x in self._kept]
+        at = _numbers_at(self._kept, self._count)
         self._given = (c_void_p * len(given))(*at[2:])
         self._samples = _Samples(at[0], at[1], ctypes.addressof(self._given), length)
         self._plan, self._at, self._sent = plan, plan.at, byref(self._samples)
@@ -854,11 +855,16 @@ class StepReader:
         _checked(_gather(self._plan, self._samples, 0, self.n, 1, places))
 
 
-def _numbers_at(array: Array, n: int) -> int:
-    """Return the address of an array [n] of 64-bit numbers, which is contiguous."""
-    if len(array) != n or array.itemsize != 8 or not array.flags.c_contiguous:
+def _numbers_at(arrays: Sequence[Array], n: int) -> list[int]:
+    """Return the addresses of contiguous arrays [n] of 64-bit numbers."""
+    if {(len(x), x.itemsize) for x in arrays} != {(n, 8)}:
         raise ValueError("arrays [n] of 64-bit numbers are needed")
-    return address(array)
+    try:
+        return [_address_of(_byte_of(x)) for x in arrays]  # type: ignore[arg-type]
+    except (TypeError, ValueError):  # see `address`
+        if not all(x.flags.c_contiguous for x in arrays):
+            raise ValueError("arrays [n] of 64-bit numbers are needed") from None
+        return [*map(address, arrays)]
 
 
 _MOST_ROWS = 1 << 60  # sums of a few such numbers fit 64 bits
@@ -942,8 +948,7 @@ class GoalTable:
 
     def find(self, episode: IntArray, number: IntArray, length: int, u: Floats) -> tuple[IntArray, IntArray]:
         """Return the rows of the goals of samples [n], and their steps; -1 for a goal of another episode."""
-        n = len(episode)
-        samples = _Samples(_numbers_at(episode, n), _numbers_at(number, n), None, length)
+        samples = _Samples(*_numbers_at((episode, number), len(episode)), None, length)
         row, step = np.empty((2, len(episode)), np.int64)
         u = np.ascontiguousarray(u, np.float64)
         if len(u) != len(episode):

@@ -580,8 +580,8 @@ class BatchReader:
         final = not arrays.together and not left and arrays.dtype == arrays.working
         self._compiled = source.final(arrays.working) if final else None
         self._slabs = None if self._compiled is None else Slabs(self._shaped(self._compiled.kinds), tree, arrays.wrap)
-        alone = isinstance(source, DatasetSource) and source.sides == 1
-        self._whole = alone and isinstance(source.locator.window, Episode)
+        window = source.locator.window if isinstance(source, DatasetSource) and source.sides == 1 else None
+        self._whole = isinstance(window, Episode)
         self._apart = self._compiled is not None or (source.apart and not arrays.together)
         keep_freed()
 
@@ -688,7 +688,7 @@ class BatchReader:
         return values.reshape(values.shape[:-1]) if name in self._flattened else values
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class LocatedRun:
     """A run whose samples are located, its reader, and how many blocks of remote datasets it waits for."""
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset, default_convert, get_worker_info
 
 from rlds_cli.base.array_types import Array
 from rlds_cli.dataset import Batch
@@ -109,11 +109,13 @@ class TorchBatches(IterableDataset[Batch]):
         """Go through one pass, or through this worker's share of it."""
         if self._loader.ranks.world > 1:
             _refuse_second_sharing()
-        worker = get_worker_info()
-        stacked = bool(sys._getframe(1).f_locals.get("auto_collation"))  # the caller is DataLoader's fetcher
+        worker, fetcher = get_worker_info(), sys._getframe(1).f_locals  # of DataLoader, which calls this
+        stacked = bool(fetcher.get("auto_collation"))
         if worker is None:
             self._warn_once(stacked)
-            return iter(self._loader)
+            reader, batches = self._loader.reader, iter(self._loader)
+            ready = reader.arrays.backend == "torch" and not reader.transforms.functions
+            return map(_Ready, batches) if ready and fetcher.get("collate_fn") is default_convert else batches
         moves, epoch, sample = self._place.tolist()
         seen, passes = self._begun[worker.id].tolist()
         passes = passes if seen == moves else 0
@@ -135,6 +137,21 @@ class TorchBatches(IterableDataset[Batch]):
     def __len__(self) -> int:
         """Batches of one pass, see `Loader`."""
         return len(self._loader)
+
+
+class _Ready(Batch):
+    """An empty batch whose copy is a batch of tensors: DataLoader copies what it converts, and finds no field in it.
+
+    To convert each field takes a third of the time that DataLoader adds to a batch.
+    """
+
+    __slots__ = ("_batch",)
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+
+    def __copy__(self) -> Batch:
+        return self._batch
 
 
 def _refuse_second_sharing() -> None:

@@ -320,7 +320,7 @@ class Fields:
         return found
 
     def _of_extra(self, name: str) -> BatchColumn:
-        """Return a column of an object: values of a field are read from where the field is, packed rows if there are."""
+        """Return a column of an object; values of a field are read where that is, from packed rows if there are any."""
         column = self._extra[name]
         rows = None if column.rows is None else self._rows.get(column.like)
         return column if rows is None else columns.read_from(column, rows, self.floats)

@@ -18,7 +18,7 @@ from rlds_cli.loader.tensors import host
 Reduce = Literal["max", "mean"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Report:
     """New priorities of the windows of a batch, in the order in which they count: the last one of a window stays.
 
