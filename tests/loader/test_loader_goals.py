@@ -32,6 +32,7 @@ from rlds_cli.loader import (
 )
 from rlds_cli.loader.order import Order
 from rlds_cli.loader.schedule import SampleRun
+from rlds_cli.loader.storage import blocks
 from rlds_cli.make.importing import import_files
 
 EXACT = {"backend": "numpy", "dtype": None}
@@ -352,6 +353,19 @@ def test_goals_are_told_apart_in_what_is_asked_for_early_and_described():
         assert rows.tolist() in asked
     described = loader.describe()
     assert "rows of observation, at goals" in described and "step before" in described
+
+
+def test_goals_are_read_from_packed_rows_in_the_dtype_of_the_batch(monkeypatch):
+    monkeypatch.setattr(blocks, "LEAST_BYTES", 0)
+    known = [episode(k, 30) for k in range(3)]
+    loader = Loader(create(known), 16, fields=[..., *WHERE, Goals("goal")], backend="numpy", steps=4)
+    (rows,) = {loader.source.columns[name].rows for name in ("goal", "observation")}
+    assert rows is not None and rows.packed
+    for b in loader:
+        assert b["goal"].dtype == np.float32
+        for goal, k, step, distance in zip(b["goal"], b["episode"], b["step"], b["goal_distance"][:, 0], strict=True):
+            expected = np.asarray(known[int(k)].observation[int(step) + int(distance)])
+            assert np.array_equal(goal, expected.astype(np.float32))
 
 
 @pytest.mark.thorough

@@ -287,6 +287,19 @@ def test_collate_functions_get_batches(ds: rlds_cli.Dataset) -> None:
         assert a["observation"].flags.writeable
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_arrays_of_functions_become_tensors(ds: rlds_cli.Dataset, workers: int) -> None:
+    loader = load(ds, sampler=Sequential(), transform=_with_numbers)
+    for batch in feed(loader, workers):
+        assert torch.equal(batch["numbers"], torch.arange(len(batch["observation"])))
+    (whole,) = feed(load(ds, len(ds), sampler=Sequential(), backend="numpy"), 0)
+    assert all(isinstance(x, torch.Tensor) for _, x in whole.leaves())
+
+
+def _with_numbers(batch: Any) -> None:
+    batch["numbers"] = np.arange(len(batch["observation"]))
+
+
 def _next_observation(batch: Any) -> Any:
     return batch["next", "observation"]
 

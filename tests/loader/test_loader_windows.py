@@ -110,6 +110,20 @@ def test_rows_of_any_shape_and_dtype_are_read(shape, dtype):
         assert points[shift].flags.writeable and windows[shift].flags.writeable
 
 
+@pytest.mark.parametrize("length", [1, 5, 64, 300])
+@pytest.mark.parametrize("width", [1, 15, 16, 17, 250])
+def test_slices_of_narrow_and_wide_rows_of_any_length(width, length):
+    rng = np.random.default_rng(width)
+    values = rng.standard_normal((1302, width), np.float32)
+    starts, steps = np.array([0, 401]), np.array([400, 900])
+    episodes = rng.integers(0, 2, 9)
+    firsts = rng.integers(1 - length, steps[episodes])
+    now, after = read(Plan(table(starts, steps), [column(values), column(values, shift=1)]), episodes, firsts, length)
+    at = firsts[:, None] + np.arange(length)
+    rows = starts[episodes][:, None] + at.clip(0, steps[episodes][:, None] - 1)
+    assert np.array_equal(now, values[rows]) and np.array_equal(after, values[rows + 1])
+
+
 def test_a_column_may_be_shorter_than_the_window():
     values = np.arange(4)
     now, after = read(Plan(table([0], [3]), [column(values), column(values, shift=1)]), [0], [-1], 6)
