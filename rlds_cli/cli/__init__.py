@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import atexit
 import errno
-import gc
 import os
 import stat
 import sys
+from gc import freeze  # gc is a command beside this
 
 from rlds_cli.cli import out
 from rlds_cli.cli.commands import COMMANDS as COMMANDS
@@ -23,7 +23,7 @@ _UNUSABLE_PATH = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EROFS)
 
 def main() -> None:
     """Run the command line; exit 0 done, 1 expected failure, 2 usage, 130 interrupted."""
-    atexit.register(gc.freeze)  # else Python looks for cycles in all that it throws away: a fifth of a short command
+    atexit.register(freeze)  # else Python looks for cycles in all that it throws away: a fifth of a short command
     os.umask(os.umask(0o077) | stat.S_IWOTH)  # also where there is none, a new home is not for everybody to write
     try:
         with out.escaped_warnings():
