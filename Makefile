@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready $(KERNEL)
 PEERS  := PYTHONPATH=. .bench-data/peers/bin/python
 TORCHRL := 0.14.0
 
-.PHONY: help docs demo test test-docs test-view test-all test-ray test-native kernel wheels check registry bench bench-download bench-convert bench-video bench-preprocess bench-grow bench-share bench-versions bench-remote bench-defects test-export learn soak fuzz attack screenshots clean
+.PHONY: help docs demo test test-docs test-view test-all test-ray test-native kernel wheels check registry bench bench-formats bench-download bench-convert bench-video bench-preprocess bench-grow bench-share bench-versions bench-remote bench-defects test-export learn soak fuzz attack screenshots clean
 
 help:
 	@echo "make demo      the whole way, from an archive to an evaluated policy; says what it installs"
@@ -23,6 +23,7 @@ help:
 	@echo "make docs      the site of the documentation, in site/"
 	@echo "make registry  ids, URLs, hashes, defects of every entry"
 	@echo "make bench     figures, against peers measured in the same run"
+	@echo "make bench-formats  litdata, Lance, TensorDict, torchcodec and LeRobot beside ours, from the disk and from a bucket"
 	@echo "make bench-download  downloads alone, over the loopback interface"
 	@echo "make bench-convert   imports and readers of archives: rates against peers, memory; BEFORE=COMMIT as well"
 	@echo "make bench-video  frames of videos, beside torchcodec"
@@ -122,8 +123,13 @@ docs: .bench-data/docs/.ready
 	.bench-data/docs/bin/pip install --quiet --disable-pip-version-check -r docs/requirements.txt
 	touch $@
 
-bench: $(READY) .bench-data/peers/.ready .bench-data/remote-peers/.ready
+FORMATS := .bench-data/peers/.ready .bench-data/remote-peers/.ready .bench-data/lerobot/.ready
+
+bench: $(READY) $(FORMATS)
 	$(BIN)/python benchmarks
+
+bench-formats: $(READY) $(FORMATS)
+	PYTHONPATH=. $(BIN)/python benchmarks/formats.py
 
 bench-download: $(READY)
 	$(BIN)/python benchmarks/download.py

@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 if "--markdown" in sys.argv[1:]:
     performance.write()
     sys.exit()
-for name in ("startup.py", "conversion.py", "download.py", "loader"):
+for name in ("startup.py", "conversion.py", "download.py", "loader", "formats.py"):
     print(f"\n== {name.removesuffix('.py')}", flush=True)
     python = beside("torchrl") if name == "conversion.py" else sys.executable
     subprocess.run([python, HERE / name], check=True, env=os.environ | {"PYTHONPATH": str(HERE.parent)})

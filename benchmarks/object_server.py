@@ -13,7 +13,10 @@ import asyncio
 import json
 import mmap
 import re
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 from urllib.request import urlopen
@@ -64,6 +67,17 @@ class Files:
         )
         told = f"<KeyCount>{len(found)}</KeyCount><IsTruncated>false</IsTruncated>"
         return f'<?xml version="1.0"?><ListBucketResult>{told}{shown}</ListBucketResult>'.encode()
+
+
+@contextmanager
+def served(directory: Path, milliseconds: float) -> Iterator[str]:
+    """Serve a directory from a process of its own; give the URL."""
+    directory.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, __file__, str(directory), str(milliseconds)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdin is not None
+        yield process.stdout.readline().strip()
+        process.stdin.close()
 
 
 def sent(url: str) -> int:

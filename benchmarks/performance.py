@@ -20,6 +20,7 @@ START, END = "<!-- figures: written by python benchmarks --markdown -->\n", "<!-
 PREPROCESS = "<!-- figures of preprocess: written by python benchmarks --markdown -->\n"
 ARCHIVES = "<!-- figures of archives: written by python benchmarks --markdown -->\n"
 IMPORTS = "<!-- figures of imports: written by python benchmarks --markdown -->\n"
+FORMATS = "<!-- figures of formats: written by python benchmarks --markdown -->\n"
 GROWTH = "<!-- figures of growth: written by python benchmarks --markdown -->\n"
 GROWING = "<!-- figures of growing: written by python benchmarks --markdown -->\n"
 SHARING = "<!-- figures of sharing: written by python benchmarks --markdown -->\n"
@@ -30,13 +31,15 @@ HEADER = ("work", "ours", "peer", "its figure", "ratio", "ratio, two threads", "
 
 def write() -> None:
     """Put the tables of what was measured in place of those that are there, and the run beside the earlier ones."""
-    if (RESULTS / "loader.json").exists():
-        published.keep(json.loads((RESULTS / "loader.json").read_text()))
+    for name in ("loader", "formats"):
+        if (RESULTS / f"{name}.json").exists():
+            published.keep(json.loads((RESULTS / f"{name}.json").read_text()))
     if (RESULTS / "growth.json").exists():
         shutil.copyfile(RESULTS / "growth.json", published.GROWTH)
     published.write()
     places = (
         (START, "loader", tables),
+        (FORMATS, "formats", formats),
         (PREPROCESS, "preprocess", preprocess_tables),
         (ARCHIVES, "images", archives),
         (IMPORTS, "imports", partial(single, "imports", "benchmarks/imports.py")),
@@ -64,6 +67,12 @@ def tables() -> str:
             load = f"; load average before the run: {found['load']:.1f}" if "load" in found else ""
             parts += [f"### {name.capitalize()}", f"{found['when'][:10]}{load}.", _plain(found["rows"])]
     return "\n\n".join(parts)
+
+
+def formats() -> str:
+    """The tables of formats and their loaders."""
+    run = json.loads((RESULTS / "formats.json").read_text())
+    return "\n\n".join([_about(run), *_summaries(run["rows"]), *_cases(run["rows"])])
 
 
 def archives() -> str:

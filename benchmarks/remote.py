@@ -21,9 +21,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -39,7 +38,7 @@ import download
 import remote_data
 from checkouts import ROOT as CHECKOUT
 from checkouts import earlier
-from object_server import sent
+from object_server import sent, served
 from remote_data import KIB, MIB, SERVED, WINDOW, WINDOWS
 from remote_peers import BATCH, FAR, LIBRARIES, PYTHON, neighbours
 from results import Results, memory, run_parts
@@ -102,17 +101,6 @@ def add(out: Results, what: str, value: float, unit: str, note: str = "") -> Non
         reached = value >= limit if kind == LEAST else value <= limit
         note = f"{kind} {limit:g}: {'reached' if reached else 'missed'}{'; ' if note else ''}{note}"
     out.add(what, value, unit, note)
-
-
-@contextmanager
-def server(latency: float = LATENCY) -> Iterator[str]:
-    """Serve everything below `SERVED`; give the URL."""
-    SERVED.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, str(Path(__file__).with_name("object_server.py")), str(SERVED), str(latency)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None and process.stdin is not None
-        yield process.stdout.readline().strip()
-        process.stdin.close()
 
 
 def measured(url: str, what: str, *arguments: Any, home: str = "", side: Side = NOW) -> dict[str, Any]:
@@ -554,7 +542,7 @@ def main() -> None:
     parser.add_argument("--before", metavar="CHECKOUT", help="a directory or a commit")
     given = parser.parse_args()
     sides = [Side("before", earlier(given.before), "before"), NOW] if given.before else [NOW]
-    with server() as url:
+    with served(SERVED, LATENCY) as url:
         run_parts("remote", {name: partial(p, url=url, sides=sides) for name, p in PARTS.items()}, given.parts)
 
 

@@ -16,7 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -61,23 +61,30 @@ def write(file: Path, seed: int, frames: int, codec: str, size: tuple[int, int],
     rng = np.random.default_rng(seed)
     base = rng.integers(0, 255, (size[0] // 8, size[1] // 8, 3), np.uint8).repeat(8, 0).repeat(8, 1)
     noise = rng.integers(0, 12, (8, *size, 3), np.uint8)
-    with av.open(str(file), "w") as container:
-        stream = container.add_stream(codec, rate=30, options=options)
-        stream.height, stream.width, stream.pix_fmt = *size, "yuv420p"
-        for t in range(frames):
-            picture = np.roll(base, 3 * t, 1) // 2 + noise[t % 8]
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
-        container.mux(stream.encode())
+    encode(file, (np.roll(base, 3 * t, 1) // 2 + noise[t % 8] for t in range(frames)), codec, options)
     return file
 
 
-class Torchcodec:
-    """Frames of videos by torchcodec."""
+def encode(file: Path, pictures: Iterable[np.ndarray], codec: str, options: dict[str, str], rate: int = 30) -> None:
+    """Write a video of pictures [H, W, 3]."""
+    with av.open(str(file), "w") as container:
+        stream = container.add_stream(codec, rate=rate, options=options)
+        stream.pix_fmt = "yuv420p"
+        for k, picture in enumerate(pictures):
+            if k == 0:
+                stream.height, stream.width = picture.shape[:2]
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode())
 
-    def __init__(self, files: list[Path], frames: int) -> None:
+
+class Torchcodec:
+    """Frames of videos, files or their bytes, by torchcodec."""
+
+    def __init__(self, videos: Sequence[Path | bytes], frames: int) -> None:
         from torchcodec.decoders import VideoDecoder
 
-        self.decoders = [VideoDecoder(str(f), dimension_order="NHWC", num_ffmpeg_threads=1) for f in files]
+        given = [str(video) if isinstance(video, Path) else video for video in videos]
+        self.decoders = [VideoDecoder(video, dimension_order="NHWC", num_ffmpeg_threads=1) for video in given]
         self.frames, self._pool = frames, ThreadPoolExecutor(THREADS)
 
     def batch(self, rows: np.ndarray) -> torch.Tensor:

@@ -39,26 +39,27 @@ HALFCHEETAH = (
 )
 
 
-def _made(id: str, episodes: Callable[[], Iterable[Mapping[str, Any]]]) -> Dataset:
+def made(id: str, episodes: Callable[[], Iterable[Mapping[str, Any]]]) -> Dataset:
     try:
         return open_dataset(id, home=HOME)
     except RldsError:
         return rlds_cli.create(id, episodes(), home=HOME)
 
 
-def halfcheetah() -> Dataset:
-    """1,000 episodes of 1,000 steps, 17/6 float32."""
+def halfcheetah(episodes: int = STEPS // EPISODE) -> Dataset:
+    """Episodes of 1,000 steps, 17/6 float32; a thousand of them unless said otherwise."""
+    name = "local/halfcheetah" if episodes == STEPS // EPISODE else f"local/halfcheetah-{episodes}"
+    return made(name, lambda: map(halfcheetah_episode, range(episodes)))
 
-    def episodes() -> Iterator[dict[str, Any]]:
-        for k in range(STEPS // EPISODE):
-            rng = np.random.default_rng(k)
-            yield {
-                "observation": rng.standard_normal((EPISODE + 1, OBSERVATION), np.float32),
-                "action": rng.standard_normal((EPISODE, ACTION), np.float32),
-                "next": {"reward": rng.standard_normal(EPISODE, np.float32), "truncated": True},
-            }
 
-    return _made("local/halfcheetah", episodes)
+def halfcheetah_episode(number: int) -> dict[str, Any]:
+    """One of them."""
+    rng = np.random.default_rng(number)
+    return {
+        "observation": rng.standard_normal((EPISODE + 1, OBSERVATION), np.float32),
+        "action": rng.standard_normal((EPISODE, ACTION), np.float32),
+        "next": {"reward": rng.standard_normal(EPISODE, np.float32), "truncated": True},
+    }
 
 
 def ant() -> Dataset:
@@ -74,7 +75,7 @@ def ant() -> Dataset:
                 "next": {"reward": rng.standard_normal(EPISODE), "truncated": True},
             }
 
-    return _made("local/ant", episodes)
+    return made("local/ant", episodes)
 
 
 # -- frames
@@ -103,7 +104,7 @@ def raw_frames() -> Dataset:
                 "next": {"reward": rng.standard_normal(FRAME_STEPS, np.float32), "truncated": True},
             }
 
-    return _made("local/frames", episodes)
+    return made("local/frames", episodes)
 
 
 def jpeg_frames() -> Dataset:

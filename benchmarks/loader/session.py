@@ -21,7 +21,11 @@ from loader.cases import Group
 
 ROUNDS = 7
 # Environments of peers, see the Makefile.
-ELSEWHERE = dict.fromkeys(("cpprb", "tianshou", "rlox", "flashbax", "torchrl"), "peers") | {"lance": "remote-peers"}
+ELSEWHERE = {
+    **dict.fromkeys(("cpprb", "tianshou", "rlox", "flashbax", "torchrl", "torchcodec"), "peers"),
+    **dict.fromkeys(("lance", "litdata"), "remote-peers"),
+    "lerobot": "lerobot",
+}
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 

@@ -192,8 +192,9 @@ def test_the_figures_of_the_readme_are_no_better_than_those_of_the_benchmarks() 
 
 
 def test_the_performance_page_shows_the_least_favourable_of_the_last_runs() -> None:
-    table = load(ROOT / "benchmarks" / "published.py").table()
-    assert f"\n{table}\n" in text_of("docs/reference/performance.md"), "python benchmarks --markdown writes it"
+    published = load(ROOT / "benchmarks" / "published.py")
+    for table in (published.table(), published.table_of_formats()):
+        assert f"\n{table}\n" in text_of("docs/reference/performance.md"), "python benchmarks --markdown writes it"
 
 
 def test_the_least_favourable_figure_counts_cpu_time_threads_and_earlier_runs(
@@ -219,6 +220,25 @@ def test_the_least_favourable_figure_counts_cpu_time_threads_and_earlier_runs(
     assert published.worst("transitions", "a") == 6  # the first run is no longer among the last three
     ran("2030-01-03", (1, 9.0, 9.0))
     assert published.worst("transitions", "a") == 7  # a run of the same day is replaced; in CPU time, two threads
+
+
+def test_a_run_of_some_groups_leaves_the_others_of_the_day_and_of_earlier_days(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published = load(ROOT / "benchmarks" / "published.py")
+    monkeypatch.setattr(published, "RUNS", tmp_path)
+
+    def ran(day: str, group: str, ratio: float) -> None:
+        row = {"peer": "a", "ratio": ratio, "cpu": None, "sense": "at least"}
+        groups = [{"group": group, "threads": 1, "rows": [row]}]
+        published.keep({"when": f"{day}T10:00:00", "machine": "m", "python": "3", "load": 1.0, "rows": groups})
+
+    ran("2030-01-01", "transitions", 2.0)
+    for day in range(2, 7):
+        ran(f"2030-01-0{day}", "slices", float(day))
+    ran("2030-01-06", "transitions", 3.0)
+    assert published.worst("transitions", "a") == 2  # of the last three runs that measured the group
+    assert published.worst("slices", "a") == 4
 
 
 def test_lines_of_prose_wrap() -> None:
