@@ -17,7 +17,6 @@ from rlds_cli.archives.boundary import reader, recognise, recognise_most, withou
 from rlds_cli.archives.formats import git_lfs, unfit
 from rlds_cli.archives.formats.camera_files import is_media
 from rlds_cli.archives.formats.tables import is_empty, is_flat, no_rows
-from rlds_cli.archives.formats.tfrecord import is_tfrecord, parse, records
 from rlds_cli.archives.readers import (
     ARRIVE,
     Archive,
@@ -238,6 +237,8 @@ def _unknown(files: Sequence[Path], rewards: str | None) -> ArchiveError:
             reader("plain").plan(Archive(root, tables, rewards=rewards))
         except ArchiveError as e:
             return e
+    from rlds_cli.archives.formats.tfrecord import is_tfrecord
+
     file = telling(files)
     try:
         unfit.check(file)
@@ -263,6 +264,8 @@ def _unknown(files: Sequence[Path], rewards: str | None) -> ArchiveError:
 
 def _without_features(file: Path) -> UnknownLayout:
     """Return the error for TFRecords that no description says how to read; it lists what the first record holds."""
+    from rlds_cli.archives.formats.tfrecord import parse, records
+
     record = next(records(file), None)
     keys = sorted(parse(record.data, where=f"{file.name}: record 0")) if record is not None else []
     held = f"they hold {', '.join(keys[:12])}" if keys else "the first holds no lists"

@@ -35,7 +35,7 @@ from rlds_cli.base.files.disk import attempt
 from rlds_cli.base.files.journal import Journal
 from rlds_cli.base.progress import Event, Progress
 from rlds_cli.base.workers import Executor, Processes, run_items
-from rlds_cli.store import rows, sharing
+from rlds_cli.store import rows
 from rlds_cli.store.build import BuildJob, Built, write_chunks, write_part
 from rlds_cli.store.parts import JOURNAL, PLACE, Finished, copy_range, on_disk, record, splice
 from rlds_cli.store.paths import assign_paths
@@ -202,6 +202,8 @@ class Work:
         source : callable
             Yields the rows that a part lacks.
         """
+        from rlds_cli.store import sharing
+
         where, written = done
         to = _segment(number)
         paths = assign_paths(f.name for f in self.job.schema)

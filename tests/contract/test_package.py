@@ -154,7 +154,8 @@ with child.reading("rlds_cli.make.convert.reading"):
     reader, *loaded = run.stdout.split()
     assert reader == "d4rl" and {"h5py", "rlds_cli.archives.d4rl"} <= {*loaded}
     others = """rich typer rlds_cli.cli rlds_cli.look rlds_cli.keep rlds_cli.dataset rlds_cli.homes rlds_cli.places
-        rlds_cli.registry rlds_cli.store.opening rlds_cli.make.importing rlds_cli.make.downloads"""
+        rlds_cli.registry rlds_cli.store.opening rlds_cli.make.importing rlds_cli.make.downloads
+        rlds_cli.archives.formats.tfrecord rlds_cli.store.lookups rlds_cli.base.media.video_files"""
     after = READERS[READERS.index("d4rl") + 1 :]
     readers = " ".join(f"rlds_cli.archives.{LIBRARIES[name].reader}" for name in after)
     assert of_kinds(loaded, f"{ELSEWHERE} {others} {readers}") == []

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rlds_cli.base.media import video_files
-from rlds_cli.base.media.mp4 import Track
 from rlds_cli.errors import CorruptArchive, UnsafeArchive
+
+if TYPE_CHECKING:
+    from rlds_cli.base.media.mp4 import Track
 
 IMAGES, VIDEOS = (".jpg", ".jpeg", ".png"), (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi")
 MAX_IMAGE = 64 << 20  # bytes of a file
@@ -51,6 +53,8 @@ def image(path: Path) -> bytes:
 
 @lru_cache(1 << 10)
 def _track(path: Path, _state: tuple[int, int]) -> Track:
+    from rlds_cli.base.media import video_files
+
     return video_files.read(path)
 
 
