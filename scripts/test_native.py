@@ -52,10 +52,7 @@ def main(tests: list[str]) -> int:
         hatch_build.build(Path(work), flags=(*hatch_build.FLAGS[1:], *SANITIZE, *shared))
         print(f"{compiler.name}, {library}", file=sys.stderr)
         chosen = tests or sorted(
-            str(p)
-            for name in ("test_loader_*.py", "test_sha256.py")
-            for p in (ROOT / "tests").rglob(name)
-            if p.name != "test_loader_jax.py"  # exceptions in jaxlib end a process with these libraries
+            str(p) for name in ("test_loader_*.py", "test_sha256.py") for p in (ROOT / "tests").rglob(name)
         )
         command = [
             str(Path(sys.executable).with_name("pytest")),
@@ -64,6 +61,8 @@ def main(tests: list[str]) -> int:
             "--capture=sys",
             "-m",
             "not slow and not thorough",
+            "-k",
+            "not jax",  # exceptions in jaxlib end a process with these libraries
             *chosen,
         ]
         environment = os.environ | OPTIONS | {"LD_PRELOAD": library, "PYTHONPATH": work, "PYTHONDONTWRITEBYTECODE": "1"}
