@@ -99,5 +99,5 @@ class Frames:
     def decoded(self, f: Field, entries: Array, rows: IntArray, absent: Callable[[Field, IntArray], None]) -> Array:
         """Decode the images of ``rows`` [n] with these entries [n, 2] to [n, *shape]; see `decode_frames`."""
         starts, stops = (entries - self.first).T
-        with self._of.files.hold(self.data, starts, stops):
-            return decode_frames(self.data, (starts, stops), rows, f, absent)
+        with self._of.files.hold(self.data, starts, stops) as data:
+            return decode_frames(data, (starts, stops), rows, f, absent)

@@ -241,9 +241,9 @@ class Files:
         count = np.array([-(-s.rows * c.width // blocks.block) for s in segments])
         return BytePlace(files, blocks.block, first=begin, count=count)
 
-    def hold(self, data: Array, starts: IntArray, stops: IntArray) -> AbstractContextManager[Any]:
-        """Have ranges of entries [n] of an array of `array` here while a block of code runs."""
-        return nullcontext()
+    def hold(self, data: Array, starts: IntArray, stops: IntArray) -> AbstractContextManager[Array]:
+        """Have ranges of entries [n] of an array of `array` here while a block of code runs; it reads what it gets."""
+        return nullcontext(data)
 
     def window(self, data: Array, start: int, stop: int) -> Array:
         """Return a part of an array of `array` without reading it."""

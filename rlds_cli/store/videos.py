@@ -192,8 +192,12 @@ class Videos:
         where = (str(self.directory), *(index[:1, 0].tolist() if on else ()))
         if self._of.files.blocks is None:
             return decode_video(index, self.video, f, where, on=on)
-        with self._of.files.hold(self._of.data, *self.ranges(index)):  # from the key frames before them on
-            return decode_video(index, self.video, f, where, on=on)
+        with self._of.files.hold(self._of.data, *self.ranges(index)) as data:  # from the key frames before them on
+
+            def held(number: int) -> Video:
+                return replace(self.video(number), data=self._of.files.window(data, *self.spans[number].tolist()))
+
+            return decode_video(index, held, f, where, on=on)
 
     def table(self, number: int) -> bytes:
         """Return the table of a video as it is sent beside a growing dataset, see `to_table`."""

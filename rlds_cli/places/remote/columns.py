@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -70,6 +71,11 @@ class RemoteColumn(NDArrayOperatorsMixin):
             hold.release()
             raise
         return hold
+
+    def held(self, starts: IntArray, stops: IntArray) -> HeldColumn:
+        """Return the rows for whoever has a hold on these ranges [n] of them."""
+        order = np.argsort(starts)
+        return HeldColumn(self, starts[order].tolist(), np.maximum.accumulate(stops[order]).tolist())
 
     def _announce(self, starts: IntArray, stops: IntArray) -> BlockHold:
         """Return a hold on ranges of rows [n] that begin to arrive."""
@@ -197,3 +203,34 @@ class RemoteColumn(NDArrayOperatorsMixin):
 
     def __repr__(self) -> str:
         return f"<RemoteColumn {self.dtype} {list(self.shape)}>"
+
+
+class HeldColumn(RemoteColumn):
+    """Rows of which somebody holds some ranges: slices of these are copied without asking for their blocks.
+
+    Parameters
+    ----------
+    of : RemoteColumn
+    starts : sequence of int
+        First row of each range, ascending.
+    reached : sequence of int
+        The row behind the last one of all ranges so far.
+    first : int
+        Where ``of`` begins in what the ranges count.
+    """
+
+    def __init__(self, of: RemoteColumn, starts: Sequence[int], reached: Sequence[int], first: int = 0) -> None:
+        super().__init__(of._raw, of._blocks, of._place)
+        self._starts, self._reached, self._first = starts, reached, first
+
+    def window(self, start: int, stop: int) -> HeldColumn:
+        """Return rows ``start`` to ``stop`` without reading them."""
+        return HeldColumn(super().window(start, stop), self._starts, self._reached, self._first + start)
+
+    def _slice(self, index: slice) -> Array:
+        start, stop, step = index.indices(len(self))
+        known = bisect_right(self._starts, self._first + start)
+        if step != 1 or start >= stop or not known or self._first + stop > self._reached[known - 1]:
+            return super()._slice(index)
+        self._blocks.stats.add(used=(stop - start) * self._width)
+        return self._raw[start:stop].copy()

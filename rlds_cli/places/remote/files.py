@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,11 +78,17 @@ class FetchedFiles(Files):
         array: Array = there
         return array
 
-    def hold(self, data: Array, starts: IntArray, stops: IntArray) -> AbstractContextManager[Any]:
+    @contextmanager
+    def hold(self, data: Array, starts: IntArray, stops: IntArray) -> Iterator[Array]:
         """Have ranges of entries [n] here while a block of code runs; nothing where some are out of bounds."""
         there: Any = data
         fits = not len(starts) or 0 <= starts.min() <= stops.max() <= len(data)
-        return there.hold(starts, stops) if isinstance(there, RemoteColumn) and fits else nullcontext()
+        if not isinstance(there, RemoteColumn) or not fits:
+            yield data
+            return
+        with there.hold(starts, stops):
+            there = there.held(starts, stops)
+            yield there
 
     def window(self, data: Array, start: int, stop: int) -> Array:
         """Return a part of an array without reading it."""
