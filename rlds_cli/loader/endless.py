@@ -9,12 +9,14 @@ from __future__ import annotations
 import ast
 import linecache
 from collections.abc import Iterable, Iterator
-from inspect import CO_GENERATOR
+from inspect import CO_GENERATOR, getattr_static
 from types import FrameType
+from typing import Any
 
 PASSES = 10  # of the dataset, before a loop is looked at
 _THROUGH = ("torch.utils.data",)  # whose frames hand on the batches
-_HAND_ON = {"enumerate", "iter", "tqdm", "track", "DataLoader", "Loader", "loader"}  # calls that end with the loader
+_LOADERS = {"DataLoader", "Loader", "loader"}  # calls that make one
+_HAND_ON = {"enumerate", "iter", "tqdm", "track"}  # calls that end when their argument does
 _EXITS = {"exit", "_exit", "quit"}
 
 
@@ -29,7 +31,7 @@ def never_ends(frame: FrameType | None) -> bool:
     except SyntaxError:
         return False
     found = [loop for loop in ast.walk(tree) if isinstance(loop, ast.For) and _is_at(loop, frame.f_lineno)]
-    return len(found) == 1 and _is_handed_on(found[0].iter) and not any(map(_leaves, _within(found[0].body)))
+    return len(found) == 1 and _is_handed_on(found[0].iter, frame) and not any(map(_leaves, _within(found[0].body)))
 
 
 def _hands_on(frame: FrameType) -> bool:
@@ -42,11 +44,23 @@ def _is_at(loop: ast.For, line: int) -> bool:
     return loop.lineno <= line <= (loop.iter.end_lineno or loop.lineno)
 
 
-def _is_handed_on(node: ast.expr) -> bool:
+def _is_handed_on(node: ast.expr, frame: FrameType) -> bool:
     """Return whether an expression ends when the loader does: ``loader``, ``enumerate(tqdm(loader))``."""
-    if not isinstance(node, ast.Call):
-        return isinstance(node, ast.Name | ast.Attribute)
-    return _name(node.func) in _HAND_ON
+    if isinstance(node, ast.Call):
+        made = _name(node.func)
+        return made in _LOADERS or (made in _HAND_ON and bool(node.args) and _is_handed_on(node.args[0], frame))
+    if not isinstance(node, ast.Name | ast.Attribute):
+        return False
+    value = _value(node, frame)
+    own = type(value).__module__.startswith(__package__ or "")
+    return own or not isinstance(value, Iterator)  # another iterator may be one that takes some batches
+
+
+def _value(node: ast.expr, frame: FrameType) -> Any:
+    """Return what a name stands for where a loop runs, without running a property; None if that is not known."""
+    if isinstance(node, ast.Attribute):
+        return getattr_static(_value(node.value, frame), node.attr, None)
+    return {**frame.f_globals, **frame.f_locals}.get(_name(node))
 
 
 def _within(nodes: Iterable[ast.AST], *, inner: bool = False) -> Iterator[tuple[ast.AST, bool]]:

@@ -194,7 +194,7 @@ def test_one_that_fails_does_not_keep_the_others(page: Page, home: Path) -> None
         array.write_text("{}")
     shutil.rmtree(Home(home).archive(ids.parse(REF)))
     page.statuses = [(404, {})] * 100
-    first, second = repair_all(everything=True)
+    first, second = repair_all(all_=True)
     assert not first.now.ok and "404" in first.why
     assert second.now.ok and second.converted
 

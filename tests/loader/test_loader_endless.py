@@ -129,6 +129,15 @@ def test_loops_that_end_or_can_be_left_say_nothing(ds: Dataset) -> None:
         for _batch in itertools.islice(Loader(ds, 4), 60):
             pass
 
+    def counts() -> None:
+        for _step, _batch in enumerate(itertools.islice(Loader(ds, 4), 60)):
+            pass
+
+    def names() -> None:
+        some = itertools.islice(Loader(ds, 4), 60)
+        for _batch in some:
+            pass
+
     def zips() -> None:
         for _step, _batch in zip(range(60), Loader(ds, 4), strict=False):
             pass
@@ -151,7 +160,7 @@ def test_loops_that_end_or_can_be_left_say_nothing(ds: Dataset) -> None:
         for _batch in itertools.islice(batches(), 60):
             pass
 
-    for loop in (leaves, returns, raises, takes, slices, zips, steps, epochs, gives):
+    for loop in (leaves, returns, raises, takes, slices, counts, names, zips, steps, epochs, gives):
         assert told(loop) == [], loop.__name__
 
 
