@@ -25,7 +25,7 @@ import os
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from threading import local
 from typing import Any
@@ -175,8 +175,9 @@ class Videos:
                 packet = int(track.frames[frame])
                 first = track.begin(packet)
                 base = int(self.spans[number, 0])
-                starts.append(base + int(track.start[first : packet + 1].min()))
-                stops.append(base + int((track.start + track.size)[first : packet + 1].max()))
+                start, size = track.start[first : packet + 1], track.size[first : packet + 1]
+                starts.append(base + int(start.min()))
+                stops.append(base + int((start + size).max()))
         return np.array(starts, np.int64), np.array(stops, np.int64)
 
     def decoded(self, f: Field, entries: Array, rows: IntArray, absent: Callable[[Field, IntArray], None]) -> Array:
@@ -194,6 +195,7 @@ class Videos:
             return decode_video(index, self.video, f, where, on=on)
         with self._of.files.hold(self._of.data, *self.ranges(index)) as data:  # from the key frames before them on
 
+            @cache
             def held(number: int) -> Video:
                 return replace(self.video(number), data=self._of.files.window(data, *self.spans[number].tolist()))
 

@@ -175,7 +175,7 @@ class Track:
 
     def begin(self, packet: int) -> int:
         """Return the packet from which decoding must begin to reach a given packet."""
-        k = int(np.searchsorted(self.keys, packet, "right")) - 1
+        k = int(self.keys.searchsorted(packet, "right")) - 1
         # Frames that are shown before a key frame, but stored behind it, may refer to frames before both.
         while k >= 0 and self.time[self.keys[k]] > self.time[packet]:
             k -= 1
