@@ -119,8 +119,10 @@ def keep(run: Mapping[str, Any]) -> None:
     """Add a run of the loader's benchmarks, as `results.Results` writes it; groups of the same day are replaced."""
     measured = {group["group"] for group in run["rows"]}
     file = RUNS / f"{run['when'][:10]}.json"
-    before = json.loads(file.read_text())["rows"] if file.exists() else []
-    rows = [row for row in before if row["group"] not in measured] + [
+    before = json.loads(file.read_text()) if file.exists() else {"rows": [], "load": 0.0}
+    kept = [row for row in before["rows"] if row["group"] not in measured]
+    load = max(run["load"], before["load"] if kept else 0.0)  # the highest of the groups
+    rows = kept + [
         {
             "group": group["group"],
             "threads": group["threads"] or 1,
@@ -133,7 +135,7 @@ def keep(run: Mapping[str, Any]) -> None:
         for row in group["rows"]
         if row["peer"] and row["ratio"] is not None
     ]
-    about = {"when": run["when"][:10], "machine": run["machine"], "python": run["python"], "load": run["load"]}
+    about = {"when": run["when"][:10], "machine": run["machine"], "python": run["python"], "load": load}
     lines = ",\n".join(map(json.dumps, rows))
     file.write_text(f'{json.dumps(about)[:-1]}, "rows": [\n{lines}\n]}}\n')
 

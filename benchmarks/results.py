@@ -22,6 +22,7 @@ class Results:
 
     name: str
     rows: list[dict[str, object]] = field(default_factory=list)
+    load: float = LOAD
 
     def add(self, what: str, value: float, unit: str, note: str = "") -> float:
         """Keep a figure and print it."""
@@ -37,7 +38,6 @@ class Results:
             "python": platform.python_version(),
             "cores": os.cpu_count(),
             "machine": f"{os.cpu_count()} cores, {_memory_gib():.0f} GiB, {platform.system()}",
-            "load": LOAD,
         }
         (RESULTS / f"{self.name}.json").write_text(json.dumps(about | asdict(self), indent=1) + "\n")
 

@@ -28,7 +28,9 @@ def main(name: str, groups: Sequence[str], about: str) -> None:
         p.error(f"no group {', '.join(sorted(unknown))}; there are {', '.join(groups)}")
     results, before = Results(name), RESULTS / f"{name}.json"
     if chosen.groups and before.exists():
-        results.rows = [r for r in json.loads(before.read_text())["rows"] if r["group"] not in chosen.groups]
+        former = json.loads(before.read_text())
+        results.rows = [r for r in former["rows"] if r["group"] not in chosen.groups]
+        results.load = max(results.load, former["load"])  # the highest of the groups
     try:
         for group in chosen.groups or groups:
             for threads in chosen.threads:
