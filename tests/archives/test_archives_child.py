@@ -13,6 +13,7 @@ import subprocess
 import sys
 import zlib
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 
 import child_functions as functions
@@ -223,6 +224,24 @@ PLAIN = st.recursive(
 def test_plain_data_are_the_same_on_the_other_side(value: object) -> None:
     said, buffers = answers.dump(value)
     assert answers.load(said, [bytearray(b) for b in buffers], {}) == value
+
+
+def test_a_record_that_occurs_again_is_sent_once_and_records_of_these_are_sent_whole() -> None:
+    one = Event("a/b", "fetch", "text" * 100)
+    said, _ = answers.dump([one] * 1000)
+    assert len(said) < 100 * len(one.what)
+    pair = Event("a/b", "fetch", (one, one))  # type: ignore[arg-type]
+    value = [one, pair, pair]
+    said, _ = answers.dump(value)
+    assert answers.load(said, [], {"Event": Event}) == value
+
+
+def test_references_to_references_are_refused() -> None:
+    """Thirty levels of two references each would be a value of a thousand million records."""
+    event = {"Event": ["a/b", "fetch", *[None] * (len(fields(Event)) - 2)]}
+    doubled = [{"Event": ["a/b", [{"same": k}, {"same": k}], *event["Event"][2:]]} for k in range(30)]
+    with pytest.raises(IndexError):
+        answers.load(json.dumps([event, *doubled]).encode(), [], {"Event": Event})
 
 
 @pytest.mark.parametrize("dtype", ["f4", ">i8", "?", "c8", "U3", "S2", "M8[s]", "O"])

@@ -2,7 +2,8 @@
 
 Reading them runs no code, unlike reading a pickle. Besides JSON there are tuples, bytes, paths, arrays of numbers and
 texts, and dataclasses of a list that the reading side names. A dataclass that occurs again is written once: an account
-of thousands of files has few different fates.
+of thousands of files has few different fates. One that refers to another one so is never referred to itself: references
+to references would make a value of any size of a few bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def dump(value: object) -> tuple[bytes, list[memoryview]]:
     TypeError
         A value is not plain data.
     """
-    writing = _Writing([], {})
+    writing = _Writing(buffers=[], known={}, again=[])
     return json.dumps(_written(value, writing)).encode(), writing.buffers
 
 
@@ -45,24 +46,29 @@ def load(text: bytes, buffers: Sequence[bytearray], types: Mapping[str, type]) -
     ValueError, KeyError, TypeError, IndexError
         The data are not such a value.
     """
-    return _read(json.loads(text), _Reading(buffers, types, []))
+    return _read(json.loads(text), _Reading(buffers=buffers, types=types, known=[], again=[]))
 
 
 @dataclass(frozen=True, slots=True)
 class _Writing:
-    """The bytes that were referred to, and the dataclasses that were written, with their numbers, by identity."""
+    """The bytes that were referred to, and the dataclasses that were written, with their numbers, by identity.
+
+    ``again`` are the numbers of those that occurred again.
+    """
 
     buffers: list[memoryview]
     known: dict[int, tuple[int, object]]
+    again: list[int]
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """The bytes that are referred to, the dataclasses that may occur, and those that were read."""
+    """The bytes that are referred to, the dataclasses that may occur, those that were read, and numbers of them."""
 
     buffers: Sequence[bytearray]
     types: Mapping[str, type]
     known: list[Any]
+    again: list[int]
 
 
 def _written(value: object, to: _Writing) -> Any:
@@ -78,10 +84,13 @@ def _written(value: object, to: _Writing) -> Any:
         return {"dict": [[_written(k, to) for k in value], [_written(v, to) for v in value.values()]]}
     kind: Any = type(value)
     if (names := _names(kind)) is not None:
-        if (again := to.known.get(id(value))) is not None:
-            return {"same": again[0]}
+        if (known := to.known.get(id(value))) is not None:
+            to.again.append(known[0])
+            return {"same": known[0]}
+        before = len(to.again)
         said = {kind.__name__: [_written(getattr(value, n), to) for n in names]}
-        to.known[id(value)] = len(to.known), value  # which keeps it: another one could get its identity
+        if len(to.again) == before:
+            to.known[id(value)] = len(to.known), value  # which keeps it: another one could get its identity
         return said
     if isinstance(value, Path):
         return {"path": str(value)}
@@ -125,6 +134,7 @@ def _read(value: Any, of: _Reading) -> Any:
     ((name, inner),) = value.items()
     match name:
         case "same":
+            of.again.append(inner)
             return of.known[inner]
         case "tuple":
             return tuple([_read(v, of) for v in inner])
@@ -139,9 +149,10 @@ def _read(value: Any, of: _Reading) -> Any:
             return bytes(of.buffers[inner])
         case "array" | "scalar" | "objects":
             return _read_array(name, inner, of)
-    kind = of.types[name]
+    kind, before = of.types[name], len(of.again)
     found = kind(**{n: _read(v, of) for n, v in zip(_names(kind) or (), inner, strict=True)})
-    of.known.append(found)
+    if len(of.again) == before:
+        of.known.append(found)
     return found
 
 
