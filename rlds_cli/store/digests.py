@@ -164,7 +164,7 @@ class FieldHash:
 
 
 class EpisodeHash:
-    """Hashes the episodes of a field one after the other; the rows of each come in pieces."""
+    """Hashes the episodes of a field one after the other, whose rows may come in pieces."""
 
     def __init__(self, f: Field | StoredField) -> None:
         self._field, self._ended = f, list[bytes]()
@@ -188,6 +188,16 @@ class EpisodeHash:
         else:
             values = arrays.little_endian(column[rows])
             self._hash.update(arrays.raw(of_rows(values) if has_row_digests(self._field) else values))
+
+    def add_episodes(self, column: Column, start: IntArray, count: IntArray, *, videos: Digests | None = None) -> None:
+        """Add whole episodes while none has begun: ``count[e]`` rows of a column from row ``start[e]`` on, for each."""
+        if isinstance(column, np.ndarray):  # all in one call
+            rows = of_rows(column) if has_row_digests(self._field) else column
+            self._ended.append(of_episodes(rows, start, count).tobytes())
+            return
+        for first, n in zip(start.tolist(), count.tolist(), strict=True):
+            self.add(column, first, first + n, videos=videos)
+            self.end()
 
     def end(self) -> None:
         """End the episode."""

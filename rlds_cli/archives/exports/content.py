@@ -220,10 +220,11 @@ class Content:
         for name, dtype in becomes("added").items():
             yield name, Field(name, dtype, (), "next" if name.startswith("next/") else "root")
 
-    def rows(self, name: str, start: int, stop: int) -> Array:
+    def rows(self, name: str, start: int, stop: int, *, last_rows: bool = True) -> Array:
         """Return rows ``start`` to ``stop`` of a field [n, ...]: values, strings or None, decoded images.
 
-        They are a view of the mapped file where they lie there as they are wanted.
+        They are a view of the mapped file where they lie there as they are wanted. Without ``last_rows`` those may hold
+        anything, which saves a copy of fields whose last rows change.
         """
         f = self.fields[name]
         if name not in self._stored_as:
@@ -232,7 +233,7 @@ class Content:
         if f.kind != "text":
             values = values if values.dtype == f.dtype else values.astype(f.dtype)
             values = values.reshape(len(values), *f.shape)
-        values = self._with_last_rows(f, values, start) if name in self._last_row else values
+        values = self._with_last_rows(f, values, start) if last_rows and name in self._last_row else values
         values = self._with_texts(f, values, start) if name in self._filled else values
         return self._truncated(values, start) if name == FLAGS[1] and self._flags else values
 
@@ -481,22 +482,31 @@ class Content:
             return hashing.of_field(self._store.digests(self._stored_as[name])[self.source.index])
         videos = self._video_digests(f) if f.codec == VIDEO else None
         count = hashing.counted(self.table.length, self.table.num_observed)
-        step, each = max(1, PIECE // max(1, self.row_bytes(name))), EpisodeHash(f)
-        for start, n in zip(self.source.start.tolist(), count.tolist(), strict=True):
-            for a in range(start, start + n, step):
-                each.add(self._hashed_rows(f, a, min(a + step, start + n)), videos=videos)
+        start, stop = self.source.start, self.source.start + count
+        step, each, e = max(1, PIECE // max(1, self.row_bytes(name))), EpisodeHash(f), 0
+        while e < len(count):
+            first, end = int(start[e]), int(np.searchsorted(stop, start[e] + step, "right"))
+            if end > e:  # short episodes come together
+                rows = self._hashed_rows(f, first, int(stop[end - 1]))
+                each.add_episodes(rows, start[e:end] - first, count[e:end], videos=videos)
+                e = end
+                continue
+            for a in range(first, int(stop[e]), step):
+                each.add(self._hashed_rows(f, a, min(a + step, int(stop[e]))), videos=videos)
             each.end()
+            e += 1
         return hashing.of_field(each.episodes)
 
     def _hashed_rows(self, f: Field, start: int, stop: int) -> Column:
-        """Return rows as they are hashed: frames are encoded."""
+        """Return rows as they are hashed: frames are encoded, and last rows are read where they count."""
         if f.codec == VIDEO:
             return VideoFrames((), self.video_rows(f.name, start, stop))
         if f.kind == "frames":
             frames = self.frames(f.name, start, stop)
             lengths = np.array([len(frame) for frame in frames], np.int64)
             return EncodedFrames(np.frombuffer(b"".join(frames), np.uint8), lengths)
-        rows = self.rows(f.name, start, stop)
+        last_rows = f.placement == "both" and bool(self.table.observed.any())
+        rows = self.rows(f.name, start, stop, last_rows=last_rows)
         return rows.tolist() if f.kind == "text" else rows
 
     def _video_digests(self, f: Field) -> Digests:

@@ -169,20 +169,19 @@ class _Hasher:
 
     def add(self, column: Column, last: BoolArray, ended: EpisodeTable) -> None:
         """Add the rows of a chunk. ``last`` marks last rows; ``ended`` describes the episodes that they end."""
-        start = 0
-        for end, observed in zip(np.flatnonzero(last).tolist(), ended.observed.tolist(), strict=True):
-            self._update(column, start, end + (observed and self.field.placement == "both"))
-            self._each.end()
-            start = end + 1
-        self._update(column, start, len(last))
-
-    def _update(self, column: Column, start: int, stop: int) -> None:
         f, videos = self.field, None
         if isinstance(column, np.ndarray) and (column.dtype != np.dtype(f.dtype) or column.shape[1:] != f.shape):
             raise ExportError(f"{f.name} is read as {column.dtype} {list(column.shape[1:])}, not as {f.dtype}.")
         if isinstance(column, VideoFrames):
             videos = np.frombuffer(b"".join(map(self._file, column.files)), np.uint8).reshape(-1, 32)
-        self._each.add(column, start, stop, videos=videos)
+        ends = np.flatnonzero(last)
+        stops = ends + ended.observed if f.placement == "both" else ends
+        if len(ends):  # of the first episode some rows may have come before
+            self._each.add(column, 0, int(stops[0]), videos=videos)
+            self._each.end()
+            start = ends[:-1] + 1
+            self._each.add_episodes(column, start, stops[1:] - start, videos=videos)
+        self._each.add(column, int(ends[-1]) + 1 if len(ends) else 0, len(last), videos=videos)
 
     def _file(self, name: str) -> bytes:
         if name not in self._files:

@@ -210,8 +210,10 @@ class _LeRobot(Format):
                 written.result()
                 written = behind.submit(files.add, steps, rows)
             written.result()
-        self._add_statistics_of_videos(unit, found)
-        self._describe(range(unit.first, unit.stop), number, found, directory)
+            closed = behind.submit(files.close)  # the disk writes while this thread describes the episodes
+            self._add_statistics_of_videos(unit, found)
+            self._describe(range(unit.first, unit.stop), number, found, directory)
+            closed.result()
         return statistics.plain(found.joined())
 
     def _number(self, unit: Unit) -> int:
@@ -268,7 +270,7 @@ class _LeRobot(Format):
         return features.array_of(values, c.shape), values
 
     def _values(self, name: str, steps: StepGroup) -> Array:
-        return steps.among(self.content.rows(name, steps.start, steps.stop))
+        return steps.among(self.content.rows(name, steps.start, steps.stop, last_rows=False))
 
     def _numbers(self, c: ExportColumn, steps: StepGroup) -> Array:
         if c.kind == "task":
@@ -355,20 +357,21 @@ class _LeRobot(Format):
 
     # -- descriptions
 
-    def _listed(self, episode: int) -> dict[str, Any]:
-        """Return what ``meta/`` says of an episode in both versions."""
-        table = self.content.table
-        numbers = self.layout.tasks_in(episode)
-        own = {key: table.extra[name][episode] for name, key in self._own_keys.items()}
-        own |= _lists(self.layout.subtasks[episode]) if self.layout.subtasks else {}
-        own |= {} if isinstance(table.seed, Repeated) else {"seed": table.seed[episode]}
-        own |= {} if isinstance(table.options, Repeated) else {"options": table.options[episode]}
-        return {
-            "episode_index": episode,
-            "tasks": [self.layout.tasks[n] for n in numbers],
-            "length": int(table.length[episode]),
-            **own,
+    def _listed(self, episodes: range) -> dict[str, list[Any]]:
+        """Return what ``meta/`` says of episodes in both versions, by column."""
+        table, tasks = self.content.table, self.layout.tasks
+        columns: dict[str, list[Any]] = {
+            "episode_index": list(episodes),
+            "tasks": [[tasks[n] for n in self.layout.tasks_in(k)] for k in episodes],
+            "length": table.length[episodes.start : episodes.stop].tolist(),
         }
+        own: dict[str, Any] = {key: table.extra[name] for name, key in self._own_keys.items()}
+        own |= {} if isinstance(table.seed, Repeated) else {"seed": table.seed}
+        own |= {} if isinstance(table.options, Repeated) else {"options": table.options}
+        if self.layout.subtasks:
+            lists = [_lists(self.layout.subtasks[k]) for k in episodes]
+            columns |= {name: [of[name] for of in lists] for name in SUBTASK_LISTS}
+        return columns | {name: [values[k] for k in episodes] for name, values in own.items()}
 
     @cached_property
     def _own_keys(self) -> dict[str, str]:
@@ -432,23 +435,21 @@ class LeRobot3(_LeRobot):
         pa = pyarrow()
         path = directory / "meta" / "episodes" / _place(number)
         path.parent.mkdir(parents=True, exist_ok=True)
-        listed = []
-        for row in map(self._listed, episodes):
-            first = int(self._first[row["episode_index"]])
-            places: dict[str, Any] = {"data/chunk_index": number // FILES, "data/file_index": number % FILES}
-            places |= {"dataset_from_index": first, "dataset_to_index": first + row["length"]}
-            places |= {"meta/episodes/chunk_index": number // FILES, "meta/episodes/file_index": number % FILES}
-            for key, camera in self.cameras.items():
-                video, begin = camera.begin(row["episode_index"]) or (0, 0.0)
-                file = camera.number[video]
-                places |= {f"videos/{key}/chunk_index": file // FILES, f"videos/{key}/file_index": file % FILES}
-                places |= {f"videos/{key}/from_timestamp": begin}
-                places |= {f"videos/{key}/to_timestamp": begin + row["length"] / self.fps}
-            listed.append(row | places)
-        names = dict.fromkeys(name for row in listed for name in row)
-        columns = {n: _listed_column(n, [row.get(n) for row in listed]) for n in names}
+        which, count = slice(episodes.start, episodes.stop), len(episodes)
+        first, length = self._first[which], self.content.table.length[which]
+        place = {"chunk_index": [number // FILES] * count, "file_index": [number % FILES] * count}
+        places: dict[str, Any] = {f"data/{name}": values for name, values in place.items()}
+        places |= {"dataset_from_index": first.tolist(), "dataset_to_index": (first + length).tolist()}
+        places |= {f"meta/episodes/{name}": values for name, values in place.items()}
+        for key, camera in self.cameras.items():
+            shown = [camera.begin(k) or (0, 0.0) for k in episodes]
+            file, begin = np.array([camera.number[video] for video, _ in shown]), np.array([b for _, b in shown])
+            places |= {f"videos/{key}/chunk_index": file // FILES, f"videos/{key}/file_index": file % FILES}
+            places |= {f"videos/{key}/from_timestamp": begin, f"videos/{key}/to_timestamp": begin + length / self.fps}
+        columns = {n: _listed_column(n, values) for n, values in (self._listed(episodes) | places).items()}
         table = pa.table(columns | found.columns(episodes))
-        pa.parquet.write_table(table, path)
+        texts = [f"{n}.list.element" if pa.types.is_list(c.type) else n for n, c in columns.items()]
+        pa.parquet.write_table(table, path, use_dictionary=texts)  # statistics hardly repeat
         sync(path)
 
     def finish(self, directory: Path, results: Mapping[str, Any]) -> None:
@@ -509,10 +510,12 @@ class LeRobot21(_LeRobot):
         lists: dict[str, list[Any]] = {"episodes": [], "stats": []}
         large = any((seed or 0) >> 63 for seed in self.content.table.seed)  # lerobot's tools take numbers for int64
         of_episodes = found.of_episodes(episodes)
-        for row, of in zip(map(self._listed, episodes), of_episodes, strict=True):
-            seed = row.get("seed")
-            lists["episodes"].append(row | ({"seed": str(seed)} if large and seed is not None else {}))
-            lists["stats"].append({"episode_index": row["episode_index"], "stats": of})
+        columns = self._listed(episodes)
+        if large and "seed" in columns:
+            columns["seed"] = [None if seed is None else str(seed) for seed in columns["seed"]]
+        for k, row, of in zip(episodes, zip(*columns.values(), strict=True), of_episodes, strict=True):
+            lists["episodes"].append(dict(zip(columns, row, strict=True)))
+            lists["stats"].append({"episode_index": k, "stats": of})
         for name, lines in lists.items():
             path = pieces / f"{number}.{name}"
             path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
@@ -560,7 +563,7 @@ class _Files(ABC):
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._close()
+        self.close()
 
     @abstractmethod
     def add(self, steps: StepGroup, rows: Any) -> None:
@@ -571,13 +574,14 @@ class _Files(ABC):
         self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
 
     def _open(self, path: Path) -> None:
-        self._close()
+        self.close()
         pa = pyarrow()
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
         self._writer = pa.parquet.ParquetWriter(path, self._schema, compression="none", **_encoding(self._schema))
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Complete the file that is open, and write it through to the disk."""
         if self._writer is not None:
             self._writer.close()
             sync(self._path)
@@ -618,14 +622,15 @@ def _encoding(schema: Any) -> dict[str, Any]:
     lines = [f.name for f in schema if f.name in _LINES]
     counts = [f.name for f in schema if f.name in _COUNTS]
     differences = {"column_encoding": dict.fromkeys(counts, "DELTA_BINARY_PACKED")}
-    return {"use_dictionary": texts or False, "write_statistics": lines, "write_batch_size": 1 << 16} | differences
+    sizes = {"write_batch_size": 1 << 16, "data_page_size": 1 << 18}  # a page stays in a core's cache
+    return {"use_dictionary": texts or False, "write_statistics": lines} | sizes | differences
 
 
 def _place(number: int, suffix: str = "parquet") -> Path:
     return Path(f"chunk-{number // FILES:03d}") / f"file-{number % FILES:03d}.{suffix}"
 
 
-def _listed_column(name: str, values: list[Any]) -> Any:
+def _listed_column(name: str, values: Sequence[Any] | Array) -> Any:
     pa = pyarrow()
     if name == "seed":
         return pa.array(values, pa.uint64())

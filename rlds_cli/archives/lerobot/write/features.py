@@ -122,7 +122,7 @@ class FeatureColumns:
     def schema(self) -> Any:
         """Return the columns of the Parquet files, a pyarrow.Schema."""
         pa = pyarrow()
-        return pa.schema([(c.key, _arrow_type(c)) for c in self.in_parquet])
+        return pa.schema([pa.field(c.key, _arrow_type(c), c.kind in ("text", "image")) for c in self.in_parquet])
 
     # -- tasks
 
@@ -317,12 +317,18 @@ class StepGroup:
 
 
 def array_of(values: Array, shape: tuple[int, ...]) -> Any:
-    """Return rows [n, ...] as a column of scalars, or of lists; plain numbers are not copied."""
-    pa = pyarrow()
+    """Return rows [n, ...] as a column of scalars, or of lists; numbers are not copied."""
     if len(shape) > 1:
         return statistics.lists_of(values)
-    flat = pa.array(np.ascontiguousarray(values).reshape(-1))
-    return flat if shape == (1,) else pa.FixedSizeListArray.from_arrays(flat, shape[0])
+    flat = statistics.numbers_of(values)
+    if shape == (1,):
+        return flat
+    return pyarrow().FixedSizeListArray.from_arrays(flat, type=_fixed_list(flat.type, shape[0]))
+
+
+def _fixed_list(kind: Any, side: int) -> Any:
+    pa = pyarrow()
+    return pa.list_(pa.field("item", kind, nullable=False), side)
 
 
 def images_of(data: Array, ends: IntArray) -> Any:
@@ -344,7 +350,7 @@ def _arrow_type(c: ExportColumn) -> Any:
     if c.shape == (1,):
         return kind
     if len(c.shape) == 1:
-        return pa.list_(kind, c.shape[0])
+        return _fixed_list(kind, c.shape[0])
     for _ in c.shape:
-        kind = pa.list_(kind)
+        kind = statistics.list_type(kind)
     return kind

@@ -225,14 +225,30 @@ class EpisodeStatistics:
                 yield key, name, np.concatenate([p[name] for p in parts]), of
 
 
+def numbers_of(values: Array) -> Any:
+    """Return all numbers of an array as a column, without a copy.
+
+    ``pa.array`` first looks for pandas, and imports NumPy's masked arrays: 40 ms.
+    """
+    pa = pyarrow()
+    flat = np.ascontiguousarray(values).reshape(-1)
+    buffer = np.packbits(flat, bitorder="little") if flat.dtype == bool else flat
+    return pa.Array.from_buffers(pa.from_numpy_dtype(flat.dtype), len(flat), [None, pa.py_buffer(buffer)])
+
+
 def lists_of(values: Array) -> Any:
     """Return an array [n, ...] as lists of lists."""
-    pa = pyarrow()
-    column = pa.array(np.ascontiguousarray(values).reshape(-1))
+    column = numbers_of(values)
     for side in reversed(values.shape[1:]):
         ends = np.arange(0, len(column) + 1, side, dtype=np.int32)
-        column = pa.ListArray.from_arrays(pa.array(ends), column)
+        column = pyarrow().ListArray.from_arrays(numbers_of(ends), column, type=list_type(column.type))
     return column
+
+
+def list_type(kind: Any) -> Any:
+    """Return the type of lists of values that are never null, which pyarrow writes an eighth faster."""
+    pa = pyarrow()
+    return pa.list_(pa.field("item", kind, nullable=False))
 
 
 def plain(found: Mapping[str, Statistics]) -> dict[str, dict[str, Any]]:
