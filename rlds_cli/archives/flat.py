@@ -377,8 +377,8 @@ def parts_of(episodes: FlatEpisodes, width: int, *, known: bool, whole: bool = F
     total = int(stops[-1]) if len(stops) else 0
     number = 1 if whole else -(-total // max(1, min(PART_ROWS, PART_BYTES // max(width, 1))))
     marks = np.linspace(0, total, number + 1)[1:].astype(np.int64)
-    bounds = np.unique(np.searchsorted(stops, marks)) + 1
-    for a, b in pairwise([0, *np.minimum(bounds, len(stops)).tolist()]):
+    bounds = np.searchsorted(stops, marks) + 1  # in order; long episodes make several of them the same
+    for a, b in pairwise([0, *dict.fromkeys(np.minimum(bounds, len(stops)).tolist())]):
         steps = episodes.length[a:b]
         some = steps[steps > 0]
         if len(some):

@@ -7,6 +7,7 @@ long as to import Typer itself.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, MutableMapping
@@ -115,6 +116,7 @@ _INSTEAD = {
 INSTEAD = {word: hint for words, hint in _INSTEAD.items() for word in words.split()}
 
 _INTERRUPTED = 130  # exit code
+_RUN_FUNCTIONS = ("bench", "check", "preprocess", "sync")  # of the user, which may need NumPy's algebra in threads
 _KERNEL = Path(__file__).parents[1] / "loader" / "_kernel.json"  # written when the kernel is compiled: hatch_build.py
 
 
@@ -126,6 +128,8 @@ class _BuiltWhenUsed(MutableMapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._built and name in COMMANDS:
+            if name not in _RUN_FUNCTIONS:  # NumPy starts them when it is imported: a third of a short command
+                os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
             import_module(f"rlds_cli.cli.{name}{'_' * iskeyword(name)}")  # registers it
             info = next(i for i in app.registered_commands if i.name == name)
             if info.cls is TyperCommand:

@@ -89,9 +89,9 @@ def inspect(
     out.configure(json=json, quiet=quiet, verbose=verbose)
     from rlds_cli import homes
 
-    remote.fetch_sample(ref, home)
-    there = remote.opened(ref, home)
-    found, is_dataset = (Ref(there.path), True) if there else homes.version_or_file(ref, home=home)
+    sample = remote.fetch_sample(ref, home)
+    there = remote.opened(ref, home) if sample is None else sample
+    found, is_dataset = homes.version_or_file(ref, home=home) if there is None else (Ref(there.path), True)
     path = Path(found.place)
     if (episode is not None or plot is not None) and not is_dataset:
         option = "--plot" if episode is None else "--episode"
@@ -111,7 +111,7 @@ def inspect(
         raise typer.BadParameter(f"--reader reads files; {ref} is a dataset")
     from rlds_cli.dataset import open_dataset
 
-    ds = there or open_dataset(str(found))
+    ds = open_dataset(str(found)) if there is None else there
     if source:
         _show_source(ds)
     elif plot is None and html is None:

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
 
 
-def fetch_sample(ref: str, home: Path | None) -> None:
-    """Download a dataset ``sample/...`` that is not here; nothing for any other. Samples come with rlds."""
+def fetch_sample(ref: str, home: Path | None) -> Dataset | None:
+    """Open a dataset ``sample/...``, or download it first; None for any other. Samples come with rlds."""
     if not ref.startswith("sample/"):
-        return
+        return None
     from rlds_cli.make import load
 
     with out.progress() as progress:
-        load(ref, home=home, progress=progress)
+        return load(ref, home=home, progress=progress)
 
 
 def opened(ref: str, home: Path | None) -> Dataset | None:

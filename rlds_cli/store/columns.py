@@ -10,6 +10,8 @@ from typing import Any, Literal
 import numpy as np
 
 from rlds_cli.base.files import arrays
+from rlds_cli.store.manifest import StoredField
+from rlds_cli.ted import VIDEO, Field
 
 Part = Literal["rows", "frames", "films", "digests"]
 VIDEOS = "video"  # the directory of arrays of videos, below the dataset
@@ -83,3 +85,10 @@ class Column:
     def file(self, number: int) -> Path:
         """Return the file of a segment that a writer adds to, below the dataset."""
         return arrays.data_file(self.directory, 1 + len(self.shape), number)
+
+
+def stored_row(f: Field | StoredField) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Return dtype and shape of a row on disk: one code for text, the numbers of video and frame for videos."""
+    if f.kind == "text":
+        return np.dtype("int32"), ()
+    return (np.dtype("int32"), (2,)) if f.codec == VIDEO else (np.dtype(f.dtype), f.shape)

@@ -37,12 +37,11 @@ from rlds_cli.store import (
     statistics,
     videos,
 )
-from rlds_cli.store.columns import VIDEOS
+from rlds_cli.store.columns import VIDEOS, stored_row
 from rlds_cli.store.compression import read_range
 from rlds_cli.store.local import LocalFiles
 from rlds_cli.store.manifest import Manifest, Stats, StoredField
 from rlds_cli.store.opening import Store
-from rlds_cli.store.rows import stored_row
 from rlds_cli.store.sealing import Problem
 from rlds_cli.store.table import FixedTable
 from rlds_cli.ted import COMPUTED, CUT, FLAGS, TERMINATED, TRUNCATED, VIDEO, Computed, EpisodeTable

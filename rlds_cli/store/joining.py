@@ -31,12 +31,12 @@ from rlds_cli.base.files import arrays, disk, trees
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.store import digests, layouts, sealing, sharing
-from rlds_cli.store.columns import VIDEOS, Column
+from rlds_cli.store.columns import VIDEOS, Column, stored_row
 from rlds_cli.store.finishing import Description, FinishedContent, Linked, complete, stored
 from rlds_cli.store.manifest import Manifest, StoredField
 from rlds_cli.store.opening import Store
 from rlds_cli.store.paths import assign_paths
-from rlds_cli.store.rows import NO_TEXT, stored_row
+from rlds_cli.store.rows import NO_TEXT
 from rlds_cli.store.table import Run, arrays_of
 from rlds_cli.store.videos import Tables
 from rlds_cli.ted import COMPUTED, TASK, EpisodeTable, Field

@@ -11,10 +11,9 @@ from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files import arrays
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.store import compression, digests, videos
-from rlds_cli.store.columns import VIDEOS
+from rlds_cli.store.columns import VIDEOS, stored_row
 from rlds_cli.store.frames import laid_out
 from rlds_cli.store.opening import Store
-from rlds_cli.store.rows import stored_row
 from rlds_cli.ted import EncodedFrames, Field
 
 _BLOCK = 65_536  # rows of a sparse file that are written at once

@@ -16,6 +16,7 @@ from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.repeated import Repeated
 from rlds_cli.errors import RldsError
 from rlds_cli.store import rows
+from rlds_cli.store.columns import stored_row
 from rlds_cli.store.paths import assign_paths
 from rlds_cli.store.rows import RowPosition, WrittenRows
 from rlds_cli.ted import EpisodeTable, Field, Note
@@ -98,7 +99,7 @@ def splice(
         offsets = np.fromfile(source["offsets"], "<i8", 2 * w.rows) + base
         _write(target["offsets"], before.rows * 16, offsets)
     elif f.name in w.new_strings:
-        width = int(np.prod(rows.stored_row(f)[1], dtype=np.int64))
+        width = int(np.prod(stored_row(f)[1], dtype=np.int64))
         codes = np.fromfile(source["rows"], "<i4", w.rows * width).reshape(w.rows, width)
         index = {s: i for i, s in enumerate(after.strings[f.name])}
         mapped = np.array([*(index[s] for s in w.new_strings[f.name]), rows.NO_TEXT], "<i4")

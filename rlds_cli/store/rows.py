@@ -7,7 +7,6 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from rlds_cli.base.files import arrays
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.disk import is_full
 from rlds_cli.errors import NoSpace, RldsError
+from rlds_cli.store.columns import stored_row
 from rlds_cli.store.frames import laid_out
 from rlds_cli.store.manifest import StoredField
 from rlds_cli.ted import VIDEO, Chunk, Column, EncodedFrames, EpisodeTable, Field, Note, VideoFrames
@@ -76,13 +76,6 @@ def files(directory: Path, f: Field | StoredField, path: str) -> dict[str, Path]
     if f.kind == "frames" and f.codec != VIDEO:
         return {n: arrays.data_file(directory / path / n, ndim) for n, ndim in (("bytes", 1), ("offsets", 2))}
     return {"rows": arrays.data_file(directory / path, 1 + len(stored_row(f)[1]))}
-
-
-def stored_row(f: Field | StoredField) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Return dtype and shape of a row on disk: one code for text, the numbers of video and frame for videos."""
-    if f.kind == "text":
-        return np.dtype("int32"), ()
-    return (np.dtype("int32"), (2,)) if f.codec == VIDEO else (np.dtype(f.dtype), f.shape)
 
 
 class _Sum:

@@ -17,7 +17,7 @@ from rlds_cli.base.files.hashing import sha256_of
 from rlds_cli.base.threads import each
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.store import digests, lookups, paths, rows
-from rlds_cli.store.columns import VIDEOS
+from rlds_cli.store.columns import VIDEOS, stored_row
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.ted import VIDEO
 
@@ -129,7 +129,7 @@ def row_files(m: Manifest) -> dict[str, int | None]:
             found[of_rows.as_posix()] = arrays.file_size((m.counts.rows, 32), "uint8")
         if m.encoding != "memmap":
             continue
-        dtype, shape = rows.stored_row(f)
+        dtype, shape = stored_row(f)
         sizes = {
             "rows": arrays.file_size((m.counts.rows, *shape), dtype),
             "offsets": arrays.file_size((m.counts.rows, 2), "int64"),

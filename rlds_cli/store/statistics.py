@@ -281,11 +281,23 @@ def _quantiles(sample: Array, width: int) -> tuple[Float, Float]:
     x = x.astype(np.float64)
     finite = np.isfinite(x)
     if finite.all():
-        low, high = np.quantile(x, [0.01, 0.99], axis=0)
-        return low, high
+        return _outer(x)
     columns = [c[f] for c, f in zip(x.T, finite.T, strict=True)]
-    pairs = np.array([np.quantile(c, [0.01, 0.99]) if c.size else (np.nan, np.nan) for c in columns])
+    pairs = np.array([_outer(c) if c.size else (np.nan, np.nan) for c in columns])
     return pairs[:, 0], pairs[:, 1]
+
+
+def _outer(x: Float) -> tuple[Float, Float]:
+    """Return `numpy.quantile` of 0.01 and 0.99 along the first axis; that one loads masked arrays first: 15 ms."""
+    places = [q * (len(x) - 1) for q in (0.01, 0.99)]
+    around = [(int(p), min(int(p) + 1, len(x) - 1)) for p in places]
+    x = np.partition(x, sorted({*around[0], *around[1]}), axis=0)
+    low, high = (_between(x[k], x[after], p - k) for p, (k, after) in zip(places, around, strict=True))
+    return low, high
+
+
+def _between(a: Float, b: Float, share: float) -> Float:
+    return np.asarray(a + (b - a) * share if share < 0.5 else b - (b - a) * (1 - share))
 
 
 def _histogram(sample: Array) -> tuple[tuple[int, ...], float, float]:

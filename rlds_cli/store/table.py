@@ -16,7 +16,7 @@ from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.files import arrays
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidArgument
 from rlds_cli.store import digests, episode_table, layouts, lookups, metadata, own_columns
-from rlds_cli.store.columns import VIDEOS, Column, Part
+from rlds_cli.store.columns import VIDEOS, Column, Part, stored_row
 from rlds_cli.store.digests import Digests, FieldHash
 from rlds_cli.store.encoded import EncodedBytes
 from rlds_cli.store.episode_table import Columns
@@ -27,7 +27,6 @@ from rlds_cli.store.manifest import Manifest, Stats, StoredField
 from rlds_cli.store.metadata import Metadata
 from rlds_cli.store.own_columns import StoredColumn
 from rlds_cli.store.paths import component
-from rlds_cli.store.rows import stored_row
 from rlds_cli.store.sharing import Shared
 from rlds_cli.store.snapshots import LocalFile
 from rlds_cli.ted import VIDEO, EpisodeTable, Field
