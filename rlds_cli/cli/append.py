@@ -68,7 +68,8 @@ def append(
     what |= {"topics": topics.split(",") if topics else None, "hz": hz, "nearest": nearest}
     what |= {"episode_info": episode_info}
     what |= selecting.facts(facts or [])
-    with out.progress() as progress, child.reading("rlds_cli.make.convert.reading", id=id, progress=progress):
+    started = child.reading("rlds_cli.make.convert.reading")  # before there are threads
+    with started, out.progress() as progress, child.reading(id=id, progress=progress):
         if dry_run:
             planned = make.plan_append(id, path, **what)
             out.page(_plan(planned), planned.summary())

@@ -53,9 +53,10 @@ def import_(
     Example: rlds import run42.h5 --name local/press --map observation=state/q --map action=cmd
     """
     out.configure(json=json, quiet=quiet, verbose=verbose)
-    # The process that reads the files starts while this one imports what it needs.
+    # The process that reads the files starts before there are threads, and while this one imports what it needs.
     module = "rlds_cli.archives.planning" if dry_run else "rlds_cli.make.convert.reading"
-    with out.progress() as progress, child.reading(module, id=name, progress=progress):
+    started = child.reading(module, both=["rlds_cli.make.importing"])
+    with started, out.progress() as progress, child.reading(id=name, progress=progress):
         from rlds_cli import look, make
         from rlds_cli.cli import selecting
 

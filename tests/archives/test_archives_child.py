@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import zlib
 from contextlib import suppress
 from dataclasses import fields
@@ -204,6 +205,63 @@ def test_an_interruption_ends_the_process(tmp_path: Path) -> None:
         child.ask(functions.wait, tmp_path / "pid", names=(), progress=interrupted)
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+# Asks for all kinds of ends, with a thread beside or without; the other process is a copy where there is none.
+_ENDS = """
+import fcntl, sys, threading, types
+import child_functions as functions
+from rlds_cli.base.files import child
+from rlds_cli.errors import ArchiveError
+lock, threads, pid = sys.argv[1:]
+sys.modules["ours"] = types.ModuleType("ours")
+if threads == "1":
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+def ended(function, *arguments):
+    try:
+        return child.ask(function, *arguments, names=())
+    except ArchiveError as e:
+        return f"{type(e).__name__} {e.message}{''.join(getattr(e, '__notes__', ()))}"
+def ended_by_hand():
+    sys.stdout.flush()
+    functions.os.kill(functions.os.getpid(), 9)
+with open(lock, "w") as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    with child.reading():
+        print(child.ask(functions.knows, "ours", names=()))
+        print(lock in child.ask(functions.open_files, names=()))
+        file.close()
+        with open(lock) as again:
+            fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for number in (6, 9, 11, 15):
+            print(ended(functions.end_by, number, functions.Path("a.h5")))
+        print(ended(functions.leave))
+        print(ended(functions.take, 1 << 30, functions.Path("a.h5")))
+        print(ended(functions.damaged))
+        print([*child.each(functions.count, 3, names=())], sys.stdin.read())
+        child.ask(functions.wait, functions.Path(pid), names=(), progress=lambda event: ended_by_hand())
+"""
+
+
+@LINUX
+@pytest.mark.parametrize("threads", [False, True])
+def test_a_copy_of_a_process_ends_as_a_new_one_does(threads: bool, tmp_path: Path) -> None:
+    """It has no file of the other process, nor its locks, and ends with it."""
+    given = {**os.environ, "PYTHONPATH": str(Path(functions.__file__).parent), "RLDS_READ_MEMORY": "300MiB"}
+    command = [sys.executable, "-c", _ENDS, str(tmp_path / "lock"), str(int(threads)), str(tmp_path / "pid")]
+    done = subprocess.run(command, input=b"typed", capture_output=True, env=given, start_new_session=True)
+    said = done.stdout.decode().splitlines()
+    assert (done.returncode, said[:2]) == (-signal.SIGKILL, [str(not threads), "False"]), done.stderr
+    for number, line in zip((6, 9, 11), said[2:5], strict=True):
+        assert line.startswith("ArchiveError a.h5: " if number == 9 else "CorruptArchive a.h5: ")
+        assert f"signal {number}" in line
+    assert said[5] == "ArchiveError a.h5: the process that reads it left with exit code 143."
+    assert said[6] == "ArchiveError the archive: the process that reads it left with exit code 3."
+    assert said[7].startswith("UnsafeArchive a.h5: reading it takes more than 300.0 MiB")
+    assert said[8:] == ["CorruptArchive a.h5 is damaged.", "[0, 1, 2] typed"]
+    state = Path("/proc", (tmp_path / "pid").read_text(), "stat")
+    while state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z":  # ended, and nobody has asked
+        time.sleep(0.01)
 
 
 def test_only_plain_data_come_back() -> None:
