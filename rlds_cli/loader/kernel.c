@@ -785,13 +785,22 @@ typedef struct {
   double *sum[LEVELS], *least[LEVELS]; /* padded to eights with zeros; least[0] is sum[0] */
 } Tree;
 
+static inline double lesser(double x, double y) { return x < y ? x : y; }
+
+/* The smallest of a node's children that is not zero; infinity if all are. */
+static __attribute__((noinline)) double least_but_zero(const double *m) {
+  double smallest = INFINITY;
+  for (i64 j = 0; j < WIDE; j++) smallest = m[j] > 0 ? lesser(m[j], smallest) : smallest;
+  return smallest;
+}
+
 /* Node k of a level from its children; zeros are padding. Summed anew, so that sums never drift from the masses. */
 static inline void renew(const Tree *t, i64 level, i64 k) {
   const double *s = t->sum[level - 1] + WIDE * k, *m = t->least[level - 1] + WIDE * k;
-  double smallest = INFINITY;
-  for (i64 j = 0; j < WIDE; j++) smallest = m[j] > 0 && m[j] < smallest ? m[j] : smallest;
+  const double left = lesser(lesser(m[0], m[1]), lesser(m[2], m[3]));
+  const double smallest = lesser(left, lesser(lesser(m[4], m[5]), lesser(m[6], m[7])));
   t->sum[level][k] = ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
-  t->least[level][k] = smallest;
+  t->least[level][k] = smallest > 0 ? smallest : least_but_zero(m);
 }
 
 /* All nodes above numbers [first, stop). */
@@ -813,27 +822,61 @@ API void rlds_tree_top(const Tree *t, double *total, double *smallest) {
   }
 }
 
+/* Two draws at a time, in the lanes of a vector: most processors compute both at once. */
+typedef double Pair __attribute__((vector_size(16)));
+typedef i64 Mask __attribute__((vector_size(16))); /* all bits of a lane, or none */
+
+static inline Pair part(Mask where, Pair x) { return (Pair)((Mask)x & where); }
+static inline Pair either(Mask where, Pair yes, Pair no) { return (Pair)(((Mask)yes & where) | ((Mask)no & ~where)); }
+
+/* The children of nodes a and b that two draws fall on: by halves, and without branches, which nobody could foresee.
+ * `at` is the place of each draw within its node, and then within the child. */
+static inline __attribute__((always_inline)) Mask descend(const double *a, const double *b, Pair *at) {
+  Pair s[WIDE], x = *at;
+  for (int j = 0; j < WIDE - 1; j++) s[j] = (Pair){a[j], b[j]};
+  const Pair first = s[0] + s[1], third = s[4] + s[5], half = first + (s[2] + s[3]);
+  const Mask four = x >= half;
+  x -= part(four, half);
+  const Pair quarter = either(four, third, first);
+  const Mask two = x >= quarter;
+  x -= part(two, quarter);
+  const Pair eighth = either(two, either(four, s[6], s[2]), either(four, s[4], s[0]));
+  const Mask one = x >= eighth;
+  *at = x - part(one, eighth);
+  return (four & 4) | (two & 2) | (one & 1);
+}
+
+/* The last number up to this one whose mass is not zero: rounding may lead a draw past the last mass of a node. */
+static __attribute__((noinline)) i64 with_mass(const Tree *t, i64 number) {
+  i64 found = number;
+  while (found > 0 && !(t->sum[0][found] > 0)) found--;
+  return t->sum[0][found] > 0 ? found : number;
+}
+
 /* The number that each draw u [n] in [0, 1) falls on. All draws go down a level together: their misses overlap. */
 API void rlds_tree_find(const Tree *t, const double *u, i64 n, i64 *number) {
-  double total, smallest, at[TILE];
-  i64 nodes[LEVELS + 1] = {t->count};
+  if (t->count < 1) {
+    EACH number[i] = -1;
+    return;
+  }
+  double total, smallest;
+  Pair at[TILE / 2];
+  i64 node[TILE], nodes[LEVELS + 1] = {t->count};
   for (i64 level = 0; level < t->levels; level++) nodes[level + 1] = (nodes[level] + WIDE - 1) / WIDE;
   rlds_tree_top(t, &total, &smallest);
   for (i64 done = 0; done < n; done += TILE) {
-    const i64 m = least(TILE, n - done);
-    i64 *node = number + done;
-    for (i64 i = 0; i < m; i++) at[i] = u[done + i] * total, node[i] = 0;
-    for (i64 level = t->levels - 1; level >= 0; level--)
-      for (i64 i = 0; i < m; i++) {
-        const double *s = t->sum[level] + WIDE * node[i];
-        double below[WIDE + 1] = {0};
-        for (i64 j = 0; j < WIDE; j++) below[j + 1] = below[j] + s[j];
-        const double most = below[WIDE] * (1 - 0x1p-53), x = at[i] < most ? at[i] : most; /* never on the padding */
-        i64 child = 0;
-        for (i64 j = 1; j < WIDE; j++) child += below[j] <= x;
-        at[i] = x - below[child], node[i] = least(WIDE * node[i] + child, nodes[level] - 1);
-        if (level) __builtin_prefetch(t->sum[level - 1] + WIDE * node[i]);
+    const i64 m = least(TILE, n - done), even = m + m % 2; /* an odd one goes down twice */
+    for (i64 i = 0; i < even; i++) at[i / 2][i % 2] = u[done + least(i, m - 1)] * total, node[i] = 0;
+    for (i64 level = t->levels - 1; level >= 0; level--) {
+      const double *s = t->sum[level], *below = t->sum[level ? level - 1 : 0];
+      const i64 last = nodes[level] - 1, wide = level ? WIDE : 1;
+      for (i64 i = 0; i < even; i += 2) {
+        const Mask child = descend(s + WIDE * node[i], s + WIDE * node[i + 1], at + i / 2);
+        node[i] = least(WIDE * node[i] + child[0], last), node[i + 1] = least(WIDE * node[i + 1] + child[1], last);
+        __builtin_prefetch(below + wide * node[i]), __builtin_prefetch(below + wide * node[i + 1]);
       }
+    }
+    for (i64 i = 0; i < m; i++) number[done + i] = t->sum[0][node[i]] > 0 ? node[i] : with_mass(t, node[i]);
   }
 }
 

@@ -166,16 +166,23 @@ class Tree:
         return added(sums[-1])[-1], min((x for x in least[-1] if x > 0), default=math.inf)
 
     def find(self, u):
+        """Go down by halves of eight, of four and of two; back to the last mass where rounding led past it."""
         sums, _ = self.levels()
+        sizes = [math.ceil(self.count / 8**level) for level in range(len(sums))]
         found = []
         for x in u:
             at, node = float(x) * self.top()[0], 0
-            for level in reversed(sums):
-                below = added(level[8 * node : 8 * node + 8])
-                at = min(at, below[8] * BELOW_ONE)
-                child = sum(below[j] <= at for j in range(1, 8))
-                at, node = at - below[child], 8 * node + child
-            found.append(node)
+            for level, size in zip(reversed(sums), reversed(sizes), strict=True):
+                a, b, c, d, *_ = eight = level[8 * node : 8 * node + 8]
+                child = 0
+                if at >= (half := (a + b) + (c + d)):
+                    at, child = at - half, 4
+                if at >= (quarter := eight[child] + eight[child + 1]):
+                    at, child = at - quarter, child + 2
+                if at >= (eighth := eight[child]):
+                    at, child = at - eighth, child + 1
+                node = min(8 * node + child, size - 1)
+            found.append(max((i for i in range(node + 1) if self.masses[i] > 0), default=node))
         return found
 
     def weigh(self, numbers, beta):
