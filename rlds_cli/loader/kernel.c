@@ -19,6 +19,7 @@ typedef unsigned char byte;
 #define TILE 256 /* samples at a time: their numbers stay in the first cache */
 #define AHEAD 64 /* samples that are dealt to slots, while the rows of as many are fetched into the second cache */
 #define MANY (32 << 10) /* bytes of a column of a slice that are not asked for ahead */
+#define ROOT_OF_HALF 0x3F3504F3 /* the bits of a float */
 #define NEAR 512 /* bytes of a value of a sample that is written beside others first, if samples go to slots */
 
 static inline i64 least(i64 a, i64 b) { return a < b ? a : b; }
@@ -74,6 +75,10 @@ static inline i64 number_at(const Numbers *p, i64 i) {
   return p->list ? p->list[i] : (i64)((u64)p->first + (u64)i * (u64)p->step);
 }
 
+static inline Numbers numbers_from(const Numbers *p, i64 i) {
+  return (Numbers){p->list ? p->list + i : 0, number_at(&(Numbers){0, p->first, p->step}, i), p->step};
+}
+
 /* Draws in [0, 1) times scale, for each sample number. */
 API void rlds_uniform(const Stream *s, const Numbers *p, i64 n, double scale, double *out) {
   const double factor = scale * 0x1p-53;
@@ -95,8 +100,8 @@ API void rlds_uniform(const Stream *s, const Numbers *p, i64 n, double scale, do
 API void rlds_below(const Stream *s, const Numbers *p, i64 n, i64 limit, i64 *out) {
   double drawn[TILE];
   for (i64 done = 0; done < n; done += TILE) {
-    Numbers part = {p->list ? p->list + done : p->list, number_at(&(Numbers){0, p->first, p->step}, done), p->step};
-    i64 m = least(TILE, n - done);
+    const Numbers part = numbers_from(p, done);
+    const i64 m = least(TILE, n - done);
     rlds_uniform(s, &part, m, (double)limit, drawn);
     for (i64 i = 0; i < m; i++) out[done + i] = (i64)drawn[i];
   }
@@ -276,10 +281,15 @@ typedef struct {
 
 enum { IN_PLACE, LEFT, RIGHT };
 
+typedef struct Aim Aim;
+
 typedef struct {
   const i64 *episode, *number; /* [n] */
   const void *const *given;    /* arrays [n] */
   i64 length;                  /* steps of a window; 0: one, without an axis */
+  Numbers order;               /* their numbers, by which goals are drawn */
+  i64 aims;
+  const Aim *aim;
 } Samples;
 
 typedef struct {
@@ -310,10 +320,13 @@ static const i64 *rows_of(const Plan *p, const Samples *s, const Tile *t, i64 pl
   return row;
 }
 
-static void fetch(const Plan *p, const Samples *s, const Tile *t, i64 from, i64 n) {
+enum { OTHERS = 1, GIVENS = 2, ALL = 3 }; /* which rows are fetched */
+
+static void fetch(const Plan *p, const Samples *s, const Tile *t, i64 from, i64 n, int which) {
   i64 scratch[TILE];
   if (n > 0)
     for (const Fetch *f = p->fetch; f < p->fetch + p->fetches; f++) {
+      if (!(which & (f->place == GIVEN ? GIVENS : OTHERS))) continue;
       const i64 *row = rows_of(p, s, t, f->place, f->amount, f->given, from, n, scratch);
       EACH {
         const u64 at = f->base + (u64)row[i] * (u64)f->stride, end = at + (u64)f->size;
@@ -507,7 +520,6 @@ static void column(const Plan *p, const Samples *s, const Tile *t, const Column 
 
 /* Writes all columns of the tile; `done` entries were written before it. */
 static void write(const Plan *p, const Samples *s, const Tile *t, i64 n, i64 done, char *const *out) {
-  if (!t->lone) fetch(p, s, t, 0, n); /* the rows of a slice follow each other */
   for (i64 k = 0; k < p->columns; k++) {
     const Column *c = p->column + k;
     if (c->size) column(p, s, t, c, 0, n, out[k] + done * c->size * (c->place == OFFSETS ? c->amount : 1));
@@ -525,10 +537,10 @@ static void spread(const Plan *p, const Samples *s, const Tile *t, i64 n, const 
   _Alignas(16) char near[AHEAD * NEAR];
   char *const *batch[AHEAD], *at[AHEAD];
   i64 row[AHEAD];
-  fetch(p, s, t, 0, least(AHEAD, n));
+  fetch(p, s, t, 0, least(AHEAD, n), ALL);
   for (i64 from = 0; from < n; from += AHEAD) {
     const i64 part = least(AHEAD, n - from);
-    fetch(p, s, t, from + part, least(AHEAD, n - from - part));
+    fetch(p, s, t, from + part, least(AHEAD, n - from - part), ALL);
     for (i64 i = 0; i < part; i++) {
       const i64 slot = to->slot[done + from + i];
       batch[i] = out + slot / to->size * p->columns, row[i] = slot % to->size;
@@ -614,6 +626,109 @@ static void touch(const Plan *p, const Samples *s, const Tile *t, i64 n, Touch *
   }
 }
 
+/* -- goals -- */
+
+enum { GEOMETRIC, UNIFORM, FINAL, ANY, FIXED_STEPS };
+
+typedef struct {
+  double current, future, random, log_gamma;
+  i64 horizon, steps;
+  const i64 *limit; /* [episodes] rows that may be goals */
+  Prefix anywhere;  /* of all of them */
+} Goals;
+
+/* Goals of samples that are drawn as these are read: into arrays that are among those given. */
+struct Aim {
+  const Goals *goals;
+  Stream stream;
+  i64 *row, *step; /* [n] */
+};
+
+static inline double part_of(double u, double first, double share) { /* draws of a range, spread over [0, 1) */
+  const double x = (u - first) / share, below_one = 1 - 0x1p-53;
+  return x < 0 ? 0 : x > below_one ? below_one : x;
+}
+
+/* How many steps ahead draws x [n] of [0, 1) are: log(1 - x) / log(gamma) + 1, rounded down. Almost always a logarithm
+ * to six digits tells, of which four are taken at once; where it comes too close to an integer, the exact one does. */
+static void geometric(const Goals *g, const double *x, i64 n, i64 *ahead) {
+  const float scale = (float)(1 / g->log_gamma);
+  float about[TILE];
+  EACH {
+    const float y = (float)(1 - x[i]); /* m * 2**e, m about 1 */
+    int32_t bits, e, rest;
+    memcpy(&bits, &y, 4), e = (bits - ROOT_OF_HALF) >> 23, rest = bits - e * (1 << 23);
+    float m;
+    memcpy(&m, &rest, 4);
+    const float s = (m - 1) / (m + 1), z = s * s;
+    about[i] = ((float)e * 0.693147181f + 2 * s * (1 + z * (1.f / 3 + z * (1.f / 5 + z * (1.f / 7))))) * scale + 1;
+  }
+  int32_t whole[TILE], is_close[TILE], any = 0;
+  EACH about[i] = about[i] < 0x1p30f ? about[i] : 0x1p30f; /* where floats have no fractions */
+  EACH whole[i] = (int32_t)about[i];
+  EACH is_close[i] = fabsf(about[i] - (float)whole[i] - 0.5f) >= 0.5f - 1e-6f * (about[i] - scale);
+  EACH any |= is_close[i];
+  EACH ahead[i] = whole[i];
+  if (any) EACH if (is_close[i] & (x[i] > 0)) ahead[i] = (i64)(log(1 - x[i]) / g->log_gamma + 1.0);
+}
+
+/* Rows of goals of samples first, first + 1, ... [n], at most TILE, and their steps in the sample's own episode, -1 for
+ * one of another; `u` [n] in [0, 1). Returns the number of a sample that names no episode; -1 for none. */
+static i64 take_aim(const Goals *g, const Windows *w, const Samples *s, i64 first, i64 n, const double *u, i64 *row,
+                    i64 *goal) {
+  const i64 *episode = s->episode + first, *number = s->number + first;
+  const double others = g->current + g->future;
+  double spread[TILE];
+  const double *part = g->future == 1 ? u : spread;
+  i64 hop[TILE];
+  EACH if ((u64)episode[i] >= (u64)w->episodes || w->steps[episode[i]] < 1) return first + i;
+  if (part == spread && g->future > 0) EACH spread[i] = part_of(u[i], g->current, g->future);
+  if (g->future > 0 && g->horizon == GEOMETRIC) geometric(g, part, n, hop);
+  EACH {
+    const i64 e = episode[i], start = first_step(w, number[i]), last = w->steps[e] - 1, limit = g->limit[e];
+    const i64 at = clip(s->length ? start + s->length - 1 : start, 0, last); /* the last that is real */
+    const i64 ahead = limit - 1 - at;
+    if (g->random > 0 && u[i] >= others) {
+      i64 picked = (i64)(part_of(u[i], others, g->random) * (double)g->anywhere.total), other, there;
+      if (rlds_find(&g->anywhere, &picked, 1, &other, &there) >= 0) return first + i;
+      if (other >= w->episodes || there > w->steps[other]) return first + i;
+      row[i] = w->start[other] + there, goal[i] = w->start[other] == w->start[e] ? there : -1;
+      continue;
+    }
+    i64 found = at;
+    if (g->future > 0 && u[i] >= g->current) switch (g->horizon) {
+        case GEOMETRIC: found += least(hop[i], ahead); break;
+        case UNIFORM: found += least((i64)(part[i] * (double)ahead) + 1, ahead); break;
+        case FINAL: found += ahead; break;
+        case ANY: found = (i64)(part[i] * (double)limit); break;
+        default: found += least(g->steps, ahead);
+      }
+    goal[i] = clip(found, 0, last + 1), row[i] = w->start[e] + goal[i];
+  }
+  return -1;
+}
+
+/* Rows and steps of goals [n], see `take_aim`. */
+API i64 rlds_goals(const Goals *g, const Windows *w, const Samples *s, i64 n, const double *u, i64 *row, i64 *goal) {
+  for (i64 done = 0; done < n; done += TILE) {
+    const i64 bad = take_aim(g, w, s, done, least(TILE, n - done), u + done, row + done, goal + done);
+    if (bad >= 0) return bad;
+  }
+  return -1;
+}
+
+/* Draws all goals of samples first, first + 1, ... [n], at most TILE. */
+static i64 draw_goals(const Windows *w, const Samples *s, i64 first, i64 n) {
+  double u[TILE];
+  for (const Aim *a = s->aim; a < s->aim + s->aims; a++) {
+    const Numbers some = numbers_from(&s->order, first);
+    rlds_uniform(&a->stream, &some, n, 1, u);
+    const i64 bad = take_aim(a->goals, w, s, first, n, u, a->row + first, a->step + first);
+    if (bad >= 0) return bad;
+  }
+  return -1;
+}
+
 /* How many steps each entry sums: to the first done one, the episode's last transition, or n_step. */
 static void spans(const Plan *p, Tile *t, i64 n) {
   const i64 last = (p->n_step - 2) * p->stride; /* the last flags that can matter */
@@ -642,6 +757,16 @@ static void longest_spans(const Plan *p, Tile *t, i64 n) {
   }
 }
 
+/* Draws goals of samples first, first + 1, ... [n], at most TILE, and checks rows that are given. */
+static i64 completed(const Plan *p, const Samples *s, i64 first, i64 n) {
+  const i64 bad = draw_goals(&p->windows, s, first, n);
+  if (bad >= 0) return bad;
+  for (const Column *c = p->column; c < p->column + p->columns; c++)
+    if (c->place == GIVEN && c->given >= 0)
+      EACH if (((const u64 *)s->given[c->given])[first + i] >= (u64)p->rows) return first + i;
+  return -1;
+}
+
 /* Gathers samples first, first + 1, ... [n] into the outputs [n, ...] or [n, length, ...], one for each column; into
  * `slots` of several batches' outputs, if there are any; or touches what would be read, if there is a `to`.
  * Returns the number of a sample that names no episode, or no step of it; -1 for none. */
@@ -655,9 +780,6 @@ static i64 gather(const Plan *p, const Samples *s, i64 first, i64 n, const Slots
     const i64 step = first_step(w, number[i]);
     if (!s->length && (u64)step >= (u64)(p->n_step ? w->transitions : w->steps)[e]) return first + i;
   }
-  for (const Column *c = p->column; c < p->column + p->columns; c++)
-    if (c->place == GIVEN && c->given >= 0)
-      EACH if (((const u64 *)s->given[c->given])[first + i] >= (u64)p->rows) return first + i;
   if (!s->length) {
     t.lone = 0, t.low = 0, t.high = TILE;
     for (i64 done = 0; done < n; done += TILE) {
@@ -669,14 +791,20 @@ static i64 gather(const Plan *p, const Samples *s, i64 first, i64 n, const Slots
       }
       if (p->terminated && p->n_step > 1 && !(to && to->before)) spans(p, &t, m);
       else if (p->n_step > 1) longest_spans(p, &t, m);
-      if (to) touch(p, s, &t, m, to);
-      else if (slots) spread(p, s, &t, m, slots, done, out);
-      else write(p, s, &t, m, done, out);
+      const int is_written = !to && !slots; /* row by row; those of a slice, below, follow each other */
+      if (is_written) fetch(p, s, &t, 0, m, OTHERS); /* they come while goals are drawn */
+      const i64 bad = completed(p, s, first + done, m);
+      if (bad >= 0) return bad;
+      if (is_written) fetch(p, s, &t, 0, m, GIVENS), write(p, s, &t, m, done, out);
+      else if (to) touch(p, s, &t, m, to);
+      else spread(p, s, &t, m, slots, done, out);
     }
     return -1;
   }
   t.lone = 1;
   for (i64 k = 0; k < n; k++) {
+    const i64 bad = k % TILE ? -1 : completed(p, s, first + k, least(TILE, n - k));
+    if (bad >= 0) return bad;
     const i64 row = slots ? slots->slot[k] % slots->size : k;
     char *const *batch = slots ? out + slots->slot[k] / slots->size * p->columns : out;
     const i64 e = episode[k], T = w->steps[e], start = first_step(w, number[k]);
@@ -717,63 +845,6 @@ API i64 rlds_scatter(const Plan *p, const Samples *s, i64 first, i64 n, const i6
  * there already, unless it is done `before`: then rows are marked as if no flag ended a sum. */
 API i64 rlds_touch(const Plan *p, const Samples *s, i64 first, i64 n, Touch *to) {
   return gather(p, s, first, n, 0, 0, to);
-}
-
-/* -- goals -- */
-
-enum { GEOMETRIC, UNIFORM, FINAL, ANY, FIXED_STEPS };
-
-typedef struct {
-  double current, future, random, log_gamma;
-  i64 horizon, steps;
-  const i64 *limit; /* [episodes] rows that may be goals */
-  Prefix anywhere;  /* of all of them */
-} Goals;
-
-static inline double part_of(double u, double first, double share) { /* draws of a range, spread over [0, 1) */
-  const double x = (u - first) / share, below_one = 1 - 0x1p-53;
-  return x < 0 ? 0 : x > below_one ? below_one : x;
-}
-
-/* Where draws u [n] of the future lie in it; of a geometric one, how many steps ahead. */
-static void futures(const Goals *g, const double *u, i64 n, double *part) {
-  EACH part[i] = part_of(u[i], g->current, g->future);
-  if (g->horizon != GEOMETRIC) return;
-  EACH part[i] = log(1 - part[i]);
-  EACH part[i] = part[i] / g->log_gamma + 1.0;
-}
-
-/* Rows of goals [n], and their steps in the sample's own episode, -1 for one of another; `u` [n] in [0, 1). */
-API i64 rlds_goals(const Goals *g, const Windows *w, const Samples *s, i64 n, const double *u, i64 *row, i64 *goal) {
-  double part[TILE];
-  EACH {
-    const i64 e = s->episode[i];
-    if ((u64)e >= (u64)w->episodes || w->steps[e] < 1) return i;
-    if (i % TILE == 0 && g->future > 0) futures(g, u + i, least(TILE, n - i), part);
-    const i64 first = first_step(w, s->number[i]), last = w->steps[e] - 1;
-    const i64 at = clip(s->length ? first + s->length - 1 : first, 0, last); /* the last that is real */
-    const i64 limit = g->limit[e], ahead = limit - 1 - at;
-    i64 found = at;
-    if (g->random > 0 && u[i] >= g->current + g->future) {
-      i64 number = (i64)(part_of(u[i], g->current + g->future, g->random) * (double)g->anywhere.total), other, there;
-      if (rlds_find(&g->anywhere, &number, 1, &other, &there) >= 0) return i;
-      if (other >= w->episodes || there > w->steps[other]) return i;
-      row[i] = w->start[other] + there, goal[i] = w->start[other] == w->start[e] ? there : -1;
-      continue;
-    }
-    if (g->future > 0 && u[i] >= g->current) {
-      const double x = part[i % TILE];
-      switch (g->horizon) {
-        case GEOMETRIC: found += x < (double)ahead ? (i64)x : ahead; break;
-        case UNIFORM: found += least((i64)(x * (double)ahead) + 1, ahead); break;
-        case FINAL: found += ahead; break;
-        case ANY: found = (i64)(x * (double)limit); break;
-        default: found += least(g->steps, ahead);
-      }
-    }
-    goal[i] = clip(found, 0, last + 1), row[i] = w->start[e] + goal[i];
-  }
-  return -1;
 }
 
 /* -- a tree of sums: eight children to a node, which is then one cache line; level 0 holds the masses -- */

@@ -22,6 +22,7 @@ from rlds_cli.loader.kernel import (
     OF_WINDOW,
     BlockRange,
     Bound,
+    GoalTable,
     NStep,
     Output,
     Plan,
@@ -29,6 +30,7 @@ from rlds_cli.loader.kernel import (
     RowPlace,
     SumTree,
     Value,
+    WindowTable,
 )
 from rlds_cli.loader.samplers.weighted import Cumulative
 
@@ -489,6 +491,19 @@ def test_goals(seed, n, length, horizon):
         strict=True,
     ):
         same(got, expected, np.int64)
+
+
+@pytest.mark.parametrize("gamma", [0.01, 0.5, 0.9, 0.99, 0.999, 0.99999, 1 - 1e-9, math.nextafter(1, 0)])
+def test_geometric_goals_at_the_borders_of_their_steps(gamma):
+    steps = 1 << 50
+    table = WindowTable(*(np.array([n]) for n in (0, steps, steps, steps + 1)), (1, 0))
+    goals = GoalTable((0.0, 1.0, 0.0), (0, 0, math.log(gamma)), table, np.array([steps]), None)
+    borders = [1 - gamma**k for k in range(0, 400, 7)]
+    near = [*borders, *(math.nextafter(x, 0) for x in borders), *(math.nextafter(x, 1) for x in borders)]
+    u = np.array([min(x, LAST) for x in (*near, 5e-324, 2.0**-53, 1e-9, 0.5, 1 - 1e-9, LAST)])
+    none = np.zeros(len(u), np.int64)
+    _, ahead = goals.find(none, none, 0, u)
+    same(ahead, [int(min(math.log(1 - x) / math.log(gamma) + 1.0, steps - 1.0)) for x in u.tolist()], np.int64)
 
 
 # -- the blocks that are read

@@ -83,10 +83,15 @@ def test_rounding_finds_nothing_that_is_not_there(seed, count, spread):
     assert (before <= u + 1e-11).all() and (u <= sums[found] + 1e-11).all()
 
 
+@pytest.mark.parametrize("zeros", [1, 2, 4, 30_000])
+def test_a_draw_that_rounding_leads_past_the_last_mass_falls_on_it(zeros):
+    masses = np.r_[0.76048659866525, 0.10982788606390892, 0.6249409616679835, 0.41395588246519277, np.zeros(zeros)]
+    assert find(tree_of(masses), np.array([LAST])).tolist() == [3]
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("before", [0, 8, 4096, 65_536])
 def test_a_draw_beyond_the_last_mass_of_a_node_falls_on_it(before):
-    """(1 + c) + (b + d), the sum of the last node, is more than ((1 + b) + c) + d, where the draw is looked for."""
     masses = np.r_[np.full(before, 1e-280), 1.0, 2.0**-53, 2.0**-60, 2.0**-53]
     found = find(tree_of(masses), np.array([0.5, LAST]))
     assert found[0] == before and before <= found[1] < before + 4
