@@ -395,3 +395,33 @@ def test_a_long_episode_is_written_in_pieces_between_short_ones(tmp_path: Path) 
     assert stats["observation"]["mean"] == pytest.approx(everything.mean(0))
     assert stats["observation"]["std"] == pytest.approx(everything.std(0))
     assert stats["index"]["max"] == [n + 3]
+
+
+@pytest.mark.parametrize("version", ["lerobot", "lerobot2.1"])
+def test_threads_write_the_files_that_one_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    rng = np.random.default_rng(5)
+    made = [
+        {
+            "observation": rng.standard_normal((n + 1, 3), np.float32),
+            "action": rng.integers(0, 9, n),
+            "episode": {"task": f"t{n}"},
+        }
+        for n in (4, 1, 9, 30, 2, 7, 30, 8)
+    ]
+    ds = rlds_cli.create("local/units", made, home=tmp_path / "home")
+    monkeypatch.setattr("rlds_cli.archives.exports.format.units_of.__defaults__", (400,))
+    monkeypatch.setattr("rlds_cli.base.settings.cores", lambda: 3)
+    found = []
+    for jobs in (1, None):
+        done = rlds_cli.export(ds, version, tmp_path / str(jobs) / "out", lossy=True, jobs=jobs, verify=False)
+        files = sorted(f for f in done.directory.rglob("*") if f.is_file())
+        found.append({str(f.relative_to(done.directory)): f.read_bytes() for f in files})
+    assert found[0] == found[1]
+    assert version == "lerobot2.1" or len([name for name in found[0] if name.startswith("data/")]) > 3
+
+
+def test_columns_of_numbers_are_never_null(three: Dataset, tmp_path: Path) -> None:
+    rlds_cli.export(three, "lerobot", tmp_path / "out")
+    schema = pq.read_schema(tmp_path / "out" / "data" / "chunk-000" / "file-000.parquet")
+    assert not any(column.nullable for column in schema)
+    assert not schema.field("observation").type.value_field.nullable

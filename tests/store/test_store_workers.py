@@ -8,7 +8,18 @@ import time
 from pathlib import Path
 
 import pytest
-from worker_functions import dies, fails, imported_from, meets, own_process, pid, power, run
+from worker_functions import (
+    counted,
+    dies,
+    fails,
+    imported_from,
+    meets,
+    own_process,
+    pid,
+    power,
+    run,
+    run_in_threads,
+)
 
 from rlds_cli.base.progress import silent
 from rlds_cli.base.workers import Processes, run_items
@@ -26,6 +37,22 @@ def test_every_item_once_with_its_result(workers):
 def test_what_an_item_raises_is_raised(workers):
     with pytest.raises(ValueError, match="three"):
         list(run(fails, {n: (n,) for n in range(9)}, workers))
+
+
+def test_each_thread_has_what_items_share_for_itself():
+    given = []
+    items = {n: (n,) for n in range(20)}
+    by_thread = {}
+    for n, (thread, seen) in run_in_threads(counted, items, 3, shared=given):
+        assert seen[-1] == n
+        by_thread[thread] = max(by_thread.get(thread, []), seen, key=len)
+    assert sorted(n for seen in by_thread.values() for n in seen) == list(items)
+    assert given == [] and 1 <= len(by_thread) <= 3
+
+
+def test_what_an_item_raises_in_a_thread_is_raised():
+    with pytest.raises(ValueError, match="three"):
+        list(run_in_threads(fails, {n: (n,) for n in range(9)}, 2))
 
 
 @pytest.mark.sampled(1)

@@ -6,12 +6,22 @@ import time
 from pathlib import Path
 
 from rlds_cli.base.progress import silent
-from rlds_cli.base.workers import Processes, run_items
+from rlds_cli.base.workers import Processes, Threads, run_items
 
 
 def run(call, items, workers, shared=None, progress=silent):
     executor = Processes(workers) if workers else None
     return run_items(call, shared, items, executor, id="local/x", name="item {}".format, progress=progress)
+
+
+def run_in_threads(call, items, threads, shared=None):
+    return run_items(call, shared, items, Threads(threads), id="local/x", name="item {}".format, progress=silent)
+
+
+def counted(shared, n):
+    """Counts the calls that had this ``shared``."""
+    shared.append(n)
+    return id(shared), list(shared)
 
 
 def power(exponent, n):

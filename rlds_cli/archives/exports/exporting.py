@@ -33,13 +33,13 @@ from rlds_cli.base.files.journal import Journal
 from rlds_cli.base.files.locks import LockHeld, file_lock
 from rlds_cli.base.progress import Event, Progress, shown
 from rlds_cli.base.settings import StrPath
-from rlds_cli.base.workers import Processes, check_started, run_items
+from rlds_cli.base.workers import Executor, Processes, Threads, check_started, run_items
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import ExportError, InvalidArgument, LossyExport, NameTaken, NoPermission, NoSpace, RldsError
 
 MARK = ".rlds-export.json"
 _PUBLISHED = "#published"  # a line of the journal; units have other names
-_THREADS = 4  # that hash
+_THREADS = 4  # that hash, or write
 _NAMED = 5  # names that an error lists
 _ALONE = 8  # units that this process writes unless the user says otherwise: starting others takes longer
 
@@ -135,7 +135,7 @@ def export(
     force : bool
         Replace ``directory`` if it is an earlier export that holds nothing else.
     jobs : int, optional
-        Processes that write; by default one for each core.
+        Processes that write; by default one for each core, or, for few units of some formats, threads of this process.
 
     Raises
     ------
@@ -345,8 +345,7 @@ def _write(made: Format, place: Path, jobs: int | None, tell: Progress) -> Journ
     steps = [int(made.content.table.length[unit.first : unit.stop].sum()) for unit in units]
     done, total = sum(n for n, unit in zip(steps, units, strict=True) if unit.name in finished), sum(steps)
     left = {i: (unit, files) for i, unit in enumerate(units) if unit.name not in finished}
-    workers = settings.cores() if jobs is None else jobs
-    executor = Processes(workers) if workers > 1 and len(left) > (_ALONE if jobs is None else 1) else None
+    executor = _executor(made, len(left), jobs)
     for i, result in run_items(
         _write_unit,
         made,
@@ -363,6 +362,16 @@ def _write(made: Format, place: Path, jobs: int | None, tell: Progress) -> Journ
     made.finish(files, {unit.name: results[unit.name] for unit in units})
     _mark(made, files)
     return journal
+
+
+def _executor(made: Format, units: int, jobs: int | None) -> Executor | None:
+    """Return what writes so many units: processes, or threads where there are few; None for this thread alone."""
+    workers = min(settings.cores() if jobs is None else jobs, units)
+    if workers < 2:
+        return None
+    if jobs is not None or units > _ALONE:
+        return Processes(workers)
+    return Threads(min(workers, _THREADS)) if made.threads else None
 
 
 def _write_unit(made: Format, unit: Unit, files: Path) -> Any:

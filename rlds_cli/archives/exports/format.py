@@ -55,6 +55,8 @@ class Format(ABC):
         The directory that will hold the files: formats whose metadata contain a name take it from there.
     form : str
         The chosen form.
+    threads : bool
+        Whether threads write units faster than one: those of a library that lets go of Python's lock do.
     instructed : {"", "episodes", "steps"}
         Whether the format has a place for what is said of an episode: of each that has a text, or of every step.
     instructions : Instructions or None
@@ -65,6 +67,7 @@ class Format(ABC):
     reader: ClassVar[str]
     can: ClassVar[frozenset[Kind]] = frozenset()
     forms: ClassVar[tuple[str, ...]] = ()
+    threads: ClassVar[bool] = False
     instructed: ClassVar[Literal["", "episodes", "steps"]] = ""
 
     def __init__(self, content: Content, target: Path, form: str | None = None, task: str | None = None) -> None:

@@ -71,6 +71,7 @@ class _LeRobot(Format):
 
     reader = "lerobot"
     can = frozenset({"unknown-final", "cut", "seeds", "options", "columns"})
+    threads = True
     instructed = "steps"
     version: str
     steady = False  # steps must be 1 / fps apart
