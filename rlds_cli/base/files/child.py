@@ -12,8 +12,7 @@ some, too. The limit counts the memory that the process itself takes (``RLIMIT_D
 
 A process that reads for another one calls the function itself.
 
-The process is a copy of this one where Linux can make one, which has already imported what both need; a process with
-threads cannot be copied, since their locks would stay as they are. Otherwise Python starts anew.
+The process is a copy of this one where that can be made, see `copies`.
 
 Libraries print remarks about files, which help nobody: they are logged, at level DEBUG. What a reader of the user's own
 prints is logged at level WARNING, which a terminal shows. Where a call fails, it is a note of the error, and so are the
@@ -39,24 +38,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from rlds_cli import errors
 from rlds_cli.base import settings, text, visible
-from rlds_cli.base.files import answers
+from rlds_cli.base.files import answers, copies
 from rlds_cli.base.progress import Event, Progress, silent
 from rlds_cli.errors import ArchiveError, CorruptArchive, RldsError, UnsafeArchive
 
-if TYPE_CHECKING:
-    import subprocess
-    from multiprocessing.context import ForkProcess
-
 _HEAD = struct.Struct("<II")  # bytes of JSON, number of buffers
 _SIZE = struct.Struct("<Q")
-_CODE = (
-    "import sys; sys.path[:] = {path!r}; from rlds_cli.base.files import child; child.serve({fd}, {noted}, {modules!r})"
-)
-_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}  # for algebra, which no reader does: the others' memory would count
 _SHOWN = 1 << 14  # bytes of what it printed that are passed on
 _LONGEST = 1 << 16  # bytes of the name of a file
 _PATIENCE = 2.0  # seconds for a process to end by itself
@@ -195,8 +186,8 @@ class _Child:
         self._is_shown, self._told = False, 0
         self._noted = tempfile.TemporaryFile()  # noqa: SIM115  (the file that it reads)
         with its:
-            start = _copy if _can_be_copied(both) else _begin
-            self._process = start(its.fileno(), self._noted.fileno(), self._said.fileno(), modules)
+            start = copies.copied if copies.is_possible(both) else copies.anew
+            self._process = start(serve, its.fileno(), self._noted.fileno(), self._said.fileno(), modules)
         self._socket = ours
         self._owner = os.getpid()
         self.has_ended = False
@@ -344,91 +335,6 @@ class _Child:
         if said:
             error.add_note(said)
         return error
-
-
-class _Process(Protocol):
-    """A process that was started."""
-
-    def wait(self, seconds: float | None = None) -> int:
-        """Wait for its end, and return its exit code, or minus the signal that ended it.
-
-        Raises
-        ------
-        TimeoutError
-        """
-
-    def terminate(self) -> None:
-        """Ask it to end."""
-
-    def kill(self) -> None:
-        """End it."""
-
-
-class _NewPython:
-    """A process in which Python starts anew."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-        self.terminate, self.kill = process.terminate, process.kill
-
-    def wait(self, seconds: float | None = None) -> int:
-        import subprocess
-
-        try:
-            return self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            raise TimeoutError from None
-
-
-class _Copy:
-    """A copy of this process."""
-
-    def __init__(self, process: ForkProcess) -> None:
-        self._process = process
-        self.terminate, self.kill = process.terminate, process.kill
-
-    def wait(self, seconds: float | None = None) -> int:
-        self._process.join(seconds)
-        if self._process.exitcode is None:
-            raise TimeoutError
-        return self._process.exitcode
-
-
-def _begin(connection: int, noted: int, said: int, modules: Sequence[str]) -> _Process:
-    """Start Python anew, which serves."""
-    import subprocess
-
-    code = _CODE.format(path=sys.path, fd=connection, noted=noted, modules=modules)
-    how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": said, "stderr": said}
-    how["env"] = {**os.environ, **_ONE_THREAD}
-    return _NewPython(subprocess.Popen([sys.executable, "-c", code], pass_fds=(connection, noted), **how))
-
-
-def _can_be_copied(both: Sequence[str]) -> bool:
-    """Return whether this process has no thread but this one, after it has imported ``both``."""
-    if not sys.platform.startswith("linux") or not _is_alone():
-        return False
-    for name in both:
-        import_module(name)
-    return _is_alone()  # libraries have threads of their own
-
-
-def _is_alone() -> bool:
-    try:
-        return len([*Path("/proc/self/task").iterdir()]) == 1
-    except OSError:
-        return False
-
-
-def _copy(connection: int, noted: int, said: int, modules: Sequence[str]) -> _Process:
-    """Copy this process; the copy serves, and never returns."""
-    from multiprocessing import get_context
-
-    process = get_context("fork").Process(
-        target=_serve_as_copy, args=(connection, noted, said, modules), name="rlds-reader", daemon=True
-    )
-    process.start()
-    return _Copy(process)
 
 
 def _ended(what: str, code: int, memory: int) -> ArchiveError:
@@ -597,24 +503,11 @@ def serve(fd: int, noted: int, modules: Sequence[str]) -> None:
         import_module(name)
     while (call := _server.next_call()) is not None:
         os.environ.clear()
-        os.environ.update({**call.environment, **_ONE_THREAD})
+        os.environ.update({**call.environment, **copies.ONE_THREAD})
         with suppress(OSError):
             os.chdir(call.directory)
         _limit(call.memory)
         _answer(_server, call)
-
-
-def _serve_as_copy(fd: int, noted: int, said: int, modules: Sequence[str]) -> None:
-    """Serve with no other files open than the given ones: locks and sockets of the other process are its own."""
-    gc.freeze()  # nothing that it has left is closed here, under a number that means another file
-    os.dup2(said, 1)
-    os.dup2(said, 2)
-    opened = {int(file.name) for file in Path("/proc/self/fd").iterdir()}
-    for number in opened - {0, 1, 2, fd, noted}:
-        with suppress(OSError):  # the directory itself was among them
-            os.close(number)
-    os.environ.update(_ONE_THREAD)
-    serve(fd, noted, modules)
 
 
 def _answer(server: _Server, call: _Call) -> None:
