@@ -56,7 +56,7 @@ _FORMATS = {1: "gray", 3: "rgb24", 4: "rgba"}
 _CODE_BITS, _DEEP = 12, {False: "gray12le", True: "gray16le"}
 _DECODERS = {"av1": ("libdav1d", "av1")}  # the fastest first
 _KEPT = 8  # decoders per thread
-_NEAR = 3  # packets that are decoded rather than skipped: a jump costs about as much
+_NEAR = 3  # packets up to the next key frame for which a decoder goes on: one that ends gives up what it holds back
 _UNKNOWN, _ELSEWHERE = -1, -2  # the next frame: not known yet, or none of this video
 
 
@@ -508,8 +508,8 @@ class _Decoder:
             raise FrameError(f"{f.name}: a frame does not decode as {track.codec}: {e}", hint="rlds verify ID") from e
 
     def _is_near(self, video: Video, begin: int, time: int) -> bool:
-        """Return whether a frame is ahead of the decoder's position, and not far."""
-        if self._video != video.key or begin > self._next + _NEAR:
+        """Return whether a frame is ahead of the decoder's position, with no key frame between: a jump costs less."""
+        if self._video != video.key or begin > self._next:
             return False
         return self._last is not None and self._last < time
 
