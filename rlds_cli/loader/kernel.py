@@ -313,8 +313,9 @@ class SumTree:
         while sizes[-1] > _WIDE:
             sizes.append(-(-sizes[-1] // _WIDE))
         padded = [-(-size // _WIDE) * _WIDE for size in sizes]
-        self._sums = [_aligned(size) for size in padded]
-        self._least = [self._sums[0], *(_aligned(size) for size in padded[1:])]
+        every = np.split(_aligned(sum(padded) + sum(padded[1:])), np.cumsum([*padded, *padded[1:]])[:-1])
+        self._sums, least = every[: len(padded)], every[len(padded) :]
+        self._least = [self._sums[0], *least]
         addresses = [(c_void_p * _LEVELS)(*map(address, level)) for level in (self._sums, self._least)]
         self._tree = _Tree(count, len(sizes), *addresses)
         self._sent = byref(self._tree)
@@ -414,10 +415,14 @@ class SumTree:
 
 
 def _aligned(size: int) -> Floats:
-    """Return zeros that start at a cache line."""
-    raw = np.zeros(size + _WIDE)
-    skip = -address(raw) % 64 // 8
+    """Return zeros that start at a cache line; many of them at a huge page, which NumPy asks the system for."""
+    unit = _HUGE if 8 * size >= 2 * _HUGE else 64
+    raw = np.zeros(size + unit // 8)
+    skip = -address(raw) % unit // 8
     return raw[skip : skip + size]
+
+
+_HUGE = 2 << 20  # bytes: the translations of a few million masses stay in the processor
 
 
 # -- plans
@@ -799,7 +804,7 @@ class Bound:
         order: tuple[int, int, SampleNumbers] | None = None,
     ) -> None:
         n, goals = len(episode), plan.goals
-        drawn = np.empty((2 * len(goals), n), np.int64)
+        drawn = [*np.empty((2 * len(goals), n), np.int64)] if goals else []
         self._kept, self._count = (episode, number, *given, *drawn), n
         at = _numbers_at(self._kept, n)
         self._given = (c_void_p * (len(at) - 2))(*at[2:])
@@ -900,14 +905,14 @@ class StepReader:
 
 def _numbers_at(arrays: Sequence[Array], n: int) -> list[int]:
     """Return the addresses of contiguous arrays [n] of 64-bit numbers."""
-    if {(len(x), x.itemsize) for x in arrays} != {(n, 8)}:
-        raise ValueError("arrays [n] of 64-bit numbers are needed")
+    size = 8 * n
     try:
-        return [_address_of(_byte_of(x)) for x in arrays]  # type: ignore[arg-type]
+        at = [_address_of(_byte_of(x)) for x in arrays if x.nbytes == size]  # type: ignore[arg-type]
     except (TypeError, ValueError):  # see `address`
-        if not all(x.flags.c_contiguous for x in arrays):
-            raise ValueError("arrays [n] of 64-bit numbers are needed") from None
-        return [*map(address, arrays)]
+        at = [address(x) for x in arrays if x.nbytes == size and x.flags.c_contiguous]
+    if len(at) != len(arrays):
+        raise ValueError("arrays [n] of 64-bit numbers are needed")
+    return at
 
 
 _MOST_ROWS = 1 << 60  # sums of a few such numbers fit 64 bits
