@@ -347,7 +347,7 @@ def _import(family: Family, path: Path) -> None:
 
     from rlds_cli.archives import reader
 
-    used = ("convert.archive", "store.finishing", "store.frames", "store.videos")
+    used = ("make.convert.archive", "store.finishing", "store.frames", "store.videos")
     for name in ("av", "pyarrow.parquet", *(f"rlds_cli.{n}" for n in used)):
         import_module(name)
     Image.preinit()

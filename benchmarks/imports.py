@@ -6,6 +6,8 @@ csv, parquet   a table of a million rows and twelve columns, beside pyarrow and 
 d4rl           a million steps as published, in gzip, beside h5py, ``tofile`` and sha256 of each column
 plain-d4rl     the same uncompressed
 npz            5,000 files of an episode each, beside ``np.load`` of each member
+hdf5-files     1,000 files of an episode of 20 steps each, beside h5py of each dataset
+jpeg           18,000 images in folders of cameras beside tables, beside reads of them and a file of each camera
 inspect        ``rlds inspect FILE`` as a command, beside the same without the process that reads files of strangers
 families       a sample of each family, read in the importing process
 
@@ -35,6 +37,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+import records
 from archives import d4rl_v2
 from checkouts import ROOT, earlier, here, imported, measured, started
 from results import DATA, Results, run_parts
@@ -44,6 +47,8 @@ OUT = HOME / "out"
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
 ROWS, LENGTH, TINY = 1_000_000, 1000, 100  # of a table; of an episode; of what is imported to start up
 FILES, STEPS = 5_000, 100  # npz files, and steps of each
+HDF5_FILES, HDF5_STEPS = 1_000, 20
+IMAGES, CAMERAS, FRAMES = 18_000, ("left", "right", "wrist"), 30  # images, and frames of each camera of an episode
 SAMPLES = ROOT / "tests/data"
 
 
@@ -89,6 +94,35 @@ def npz(path: Path, files: int) -> None:
             reward=rng.standard_normal(STEPS, np.float32),
             terminated=np.arange(1, STEPS + 1) == STEPS,
         )
+
+
+def hdf5_files(path: Path, files: int) -> None:
+    """Write files of a short episode each."""
+    import h5py
+
+    path.mkdir()
+    rng = np.random.default_rng(0)
+    for k in range(files):
+        with h5py.File(path / f"episode_{k:05d}.hdf5", "w") as file:
+            file["observations"] = rng.standard_normal((HDF5_STEPS + 1, 17), np.float32)
+            file["actions"] = rng.standard_normal((HDF5_STEPS, 6), np.float32)
+            file["rewards"] = rng.standard_normal(HDF5_STEPS, np.float32)
+            file["terminals"] = np.arange(1, HDF5_STEPS + 1) == HDF5_STEPS
+
+
+def jpeg(path: Path, images: int) -> None:
+    """Write a table for each episode, and beside it a folder of images for each camera."""
+    rng = np.random.default_rng(0)
+    pictures = records.pictures(rng, "jpeg", 240, 320, 3)
+    header = ",".join([*(f"q{j}" for j in range(7)), *(f"action_{j}" for j in range(7))])
+    for k in range(max(1, images // (len(CAMERAS) * FRAMES))):
+        for camera in CAMERAS:
+            folder = path / f"ep_{k}" / camera
+            folder.mkdir(parents=True)
+            for t, i in enumerate(rng.integers(0, len(pictures), FRAMES)):
+                (folder / f"{t:04d}.jpg").write_bytes(pictures[i])
+        table = path / f"ep_{k}" / "log.csv"
+        np.savetxt(table, rng.standard_normal((FRAMES, 14)), "%.6f", delimiter=",", header=header, comments="")
 
 
 def made(name: str, make: Callable[[Path, int], None], size: int) -> Path:
@@ -144,6 +178,27 @@ def load(archive: Path) -> None:
                 file[name]
 
 
+def h5py_each(archive: Path) -> None:
+    import h5py
+
+    for path in sorted(archive.iterdir()):
+        with h5py.File(path) as file:
+            for name in file:
+                file[name][()]
+
+
+def read_bytes(archive: Path) -> None:
+    for table in sorted(archive.rglob("*.csv")):
+        written("log", np.loadtxt(table, delimiter=",", skiprows=1))
+    with ExitStack() as stack:
+        files = {camera: stack.enter_context((OUT / camera).open("wb")) for camera in CAMERAS}
+        for image in sorted(archive.rglob("*.jpg")):
+            files[image.parent.name].write(image.read_bytes())
+        for file in files.values():
+            file.flush()
+            os.fsync(file.fileno())
+
+
 def clock() -> tuple[float, float]:
     """Return seconds of the processor, of this process and those that have ended, and on the wall."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
@@ -184,7 +239,7 @@ def inspected(archive: str, apart: bool) -> dict[str, float]:
     return {"cpu": cpu, "wall": wall}
 
 
-WAYS: dict[str, Callable[[Path], None]] = {f.__name__: f for f in (rlds, pyarrow, h5py, load)}
+WAYS: dict[str, Callable[[Path], None]] = {f.__name__: f for f in (rlds, pyarrow, h5py, h5py_each, load, read_bytes)}
 WORK: dict[str, Callable[..., Any]] = {f.__name__: f for f in (beyond_start, inspected)}
 
 
@@ -285,6 +340,8 @@ CASES = {
     "d4rl": Case("steps.hdf5", ROWS, d4rl, "h5py", 1.5),
     "plain-d4rl": Case("uncompressed.hdf5", ROWS, uncompressed, "h5py", 1.5),
     "npz": Case("episodes", FILES, npz, "load", 4),
+    "hdf5-files": Case("hdf5-files", HDF5_FILES, hdf5_files, "h5py_each", 4),
+    "jpeg": Case("cameras", IMAGES, jpeg, "read_bytes", 2.5),
 }
 PARTS = {
     **{name: partial(beside, case=case) for name, case in CASES.items()},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -16,6 +17,9 @@ def pyarrow(*modules: str) -> Any:
     MissingPackage
         It is not installed.
     """
+    known: Any = sys.modules.get("pyarrow")
+    if known is not None and all(f"pyarrow.{name}" in sys.modules for name in ("parquet", *modules)):
+        return known  # of a file of a few rows, looking for the modules again would take as long as the rows
     try:
         import pyarrow as pa
         import pyarrow.parquet

@@ -205,7 +205,7 @@ def plan_import(
             f"topics, hz and nearest are for recordings; {files[0].name} is read as {found.reader}.",
             hint="leave out --topics, --hz and --nearest",
         )
-    more = _beside(plan)
+    more = _beside(plan, files if isinstance(paths, str | os.PathLike) or len(paths) == 1 else ())
     return ImportPlan(
         id=str(id),
         reader=found.reader,
@@ -409,22 +409,29 @@ def _root(files: Sequence[Path]) -> Path:
     return Path(os.path.commonpath({os.path.dirname(f) for f in files}))  # noqa: PTH120  (of thousands)
 
 
-def _beside(plan: Plan) -> tuple[Path, ...]:
-    """Return the files that are read beside those of the archive, by its account, in natural order."""
+def _beside(plan: Plan, given: Sequence[Path]) -> tuple[Path, ...]:
+    """Return the files that are read beside those of the archive, by its account, in natural order.
+
+    ``given`` are files that may be among them, in that order: making and sorting thousands of paths again takes long.
+    """
     root, read = plan.archive.root, {plan.archive.name_of(i) for i in range(len(plan.archive.files))}
     files = {} if plan.account is None else plan.account.files
-    beside = sorted((name for name, fate in files.items() if fate.used_as and name not in read), key=natural)
-    if out := [name for name in beside if name.startswith("/") or (".." in name and ".." in name.split("/"))]:
+    beside = {name for name, fate in files.items() if fate.used_as and name not in read}
+    if out := sorted(name for name in beside if name.startswith("/") or (".." in name and ".." in name.split("/"))):
         raise UnsafeArchive(f"{plan.archive.files[0]}: the plan to read it names another file, {out[0]}.")
-    return tuple(root / name for name in beside)
+    start = f"{root}/"
+    known = {name: path for path in given if (name := os.fspath(path).removeprefix(start)) in beside}
+    if len(known) == len(beside):
+        return tuple(known.values())
+    return tuple(root / name for name in sorted(beside, key=natural))
 
 
 def _describe_files(planned: ImportPlan, tell: Progress) -> tuple[dict[str, Any], ...]:
     """Describe the files of the archive, and behind them, since episodes name files by number, those beside them."""
     described, done, root = list[dict[str, Any]](), 0, planned.plan.archive.root
     above = root.as_uri().rstrip("/")
-    for file in (*planned.files, *planned.beside):
-        size, sha256 = bundles.content_of(file)
+    files = (*planned.files, *planned.beside)
+    for file, (size, sha256) in zip(files, bundles.contents_of(files), strict=True):
         name = below(file, root)
         described.append({"file": name, "size": size, "sha256": sha256, "url": f"{above}/{quote(os.fsencode(name))}"})
         done += size

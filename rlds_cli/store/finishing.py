@@ -216,7 +216,7 @@ def complete(
     arrays.write(directory / "episodes" / "id", digests.ids(table, of_episodes))
     own_columns.write_own(directory / "episodes", of_user)
     if about.sources:
-        arrays.write_strings(directory / "sources", [json.dumps(dict(s), sort_keys=True) for s in about.sources])
+        arrays.write_strings(directory / "sources", [*map(json.JSONEncoder(sort_keys=True).encode, map(dict, about.sources))])
     manifest = Manifest(
         format=Manifest.FORMAT,
         id=about.id,

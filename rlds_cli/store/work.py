@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import ctypes
 import secrets
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -42,6 +43,7 @@ from rlds_cli.store.paths import assign_paths
 from rlds_cli.store.rows import RowPosition, RowWriter, WrittenRows
 from rlds_cli.ted import Chunk, EpisodeTable, Field, Note
 
+_OFTEN = 0.1  # seconds between reports of more rows
 _JOURNALS = "journals"
 SourceRows = Callable[[int, Sequence[Field]], Iterator[Chunk]]  # of a part, for some fields
 
@@ -326,7 +328,7 @@ class _BuildProgress:
         self._job, self.progress, self._what = job, progress, what
         known = [job.parts[i].rows for i in own]
         self._total = None if None in known else sum(r for r in known if r is not None)
-        self._parts, self._finished = len(own), len(done)
+        self._parts, self._finished, self._said = len(own), len(done), -_OFTEN
         self._done = sum(w.rows for _, w in done.values())
         self._failed = sum(n.code == Note.FAILED for _, w in done.values() for n in w.notes)
         if done:
@@ -334,8 +336,12 @@ class _BuildProgress:
             self._say(f"resumed: {len(done)} of {len(own)} parts{of} were finished")
 
     def rows(self, n: int) -> None:
+        """Report more rows, but not of each of many small pieces: telling another process of them takes time."""
         self._done += n
-        self._say()
+        now = time.monotonic()
+        if self._done == self._total or now - self._said >= _OFTEN:
+            self._said = now
+            self._say()
 
     def part(self, written: WrittenRows) -> None:
         self._finished += 1

@@ -100,7 +100,7 @@ class _FileRows:
         if file != self._at:
             self._stack.close()
             table = self._stack.enter_context(open_flat(self._view.paths[file], check=False, fill=self._view.fill))
-            table.derive(self._view.derived)
+            table.derive(key for key in self._view.derived if key in self._keys)
             table.fill(self._view.filled)
             self._absent = {k for k in self._view.filled if k not in table or not table[k].shape[0]}
             there = [k for k in self._keys if k not in self._absent]

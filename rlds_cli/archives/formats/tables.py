@@ -18,7 +18,7 @@ columns are in no file, and are computed from others::
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -196,7 +196,7 @@ class Table:
         if isinstance(self.source, ArrowFile):
             self.source.filled.update(key for key in keys if key in self.source.columns)
 
-    def derive(self, keys: Collection[str]) -> None:
+    def derive(self, keys: Iterable[str]) -> None:
         """Add the derived columns among ``keys``.
 
         Raises

@@ -81,10 +81,12 @@ def plan(archive: Archive) -> Plan:
         archive, bad = _without_bad(archive)
     seen = tuple(survey(archive, path) for path in archive.files)
     _check_step_types(archive, seen)
-    settled = lacking.settle(archive, seen)
-    settled = lacking.settle_rows(settled, join(settled.archive, settled.seen))
+    of_files = lacking.settle(archive, seen)
+    joined = join(of_files.archive, of_files.seen)
+    settled = lacking.settle_rows(of_files, joined)
     archive, seen, first = settled.archive, settled.seen, settled.seen[0]
-    joined = join(archive, seen, _filled(settled.filled, first.layout.fields))
+    if settled is not of_files or settled.filled:
+        joined = join(archive, seen, _filled(settled.filled, first.layout.fields))
     longer = are_longer(archive, seen, joined)
     by_episode = longer or bool(joined.finals.any())
     if longer and archive.arrive:

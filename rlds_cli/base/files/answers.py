@@ -30,7 +30,9 @@ def dump(value: object) -> tuple[bytes, list[memoryview]]:
     return json.dumps(_written(value, writing)).encode(), writing.buffers
 
 
-def load(text: bytes, buffers: Sequence[bytearray], types: Mapping[str, type]) -> Any:
+def load(
+    text: bytes, buffers: Sequence[bytearray], types: Mapping[str, type], paths: Mapping[str, Path] | None = None
+) -> Any:
     """Return the value that `dump` wrote.
 
     Parameters
@@ -40,13 +42,15 @@ def load(text: bytes, buffers: Sequence[bytearray], types: Mapping[str, type]) -
         They become the memory of the arrays.
     types : mapping of str to type
         The dataclasses that may occur, by name.
+    paths : mapping of str to Path, optional
+        Paths that may occur, by their texts: making thousands of them again takes long.
 
     Raises
     ------
     ValueError, KeyError, TypeError, IndexError
         The data are not such a value.
     """
-    return _read(json.loads(text), _Reading(buffers=buffers, types=types, known=[], again=[]))
+    return _read(json.loads(text), _Reading(buffers=buffers, types=types, paths=paths or {}, known=[], again=[]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +67,11 @@ class _Writing:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """The bytes that are referred to, the dataclasses that may occur, those that were read, and numbers of them."""
+    """What may be referred to and occur, see `load`; the dataclasses that were read, and numbers of them."""
 
     buffers: Sequence[bytearray]
     types: Mapping[str, type]
+    paths: Mapping[str, Path]
     known: list[Any]
     again: list[int]
 
@@ -144,7 +149,7 @@ def _read(value: Any, of: _Reading) -> Any:
         case "path":
             return Path(inner)
         case "paths":
-            return tuple(map(Path, inner))
+            return tuple([of.paths.get(text) or Path(text) for text in inner])
         case "bytes":
             return bytes(of.buffers[inner])
         case "array" | "scalar" | "objects":

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from rlds_cli.base.files import hashing, trees
@@ -41,11 +41,14 @@ def gathered(files: Mapping[Path, str | None], top: Path) -> dict[Path, str | No
 
     ``files`` are absolute, with their names relative to ``top``; that of a bundle which is ``top`` itself is None.
     """
-    bundles = {f.parent for f in files if f.name in DOCUMENTS}
-    bundles |= {f.parent for f in files if f.name == STATE and f.with_name(INFO) in files}
+    documents = tuple(f"/{name}" for name in DOCUMENTS)
+    bundles = {f.parent for f in files if os.fspath(f).endswith(documents)}  # of thousands of paths
+    bundles |= {f.parent for f in files if os.fspath(f).endswith(f"/{STATE}") and f.with_name(INFO) in files}
+    if not bundles:
+        return dict(files)
     found: dict[Path, str | None] = {}
     for file, name in files.items():
-        inside = [d for d in file.parents if d in bundles and (d == top or top in d.parents)] if bundles else []
+        inside = [d for d in file.parents if d in bundles and (d == top or top in d.parents)]
         if not inside:
             found[file] = name
         elif inside[-1] not in found:
@@ -84,6 +87,18 @@ def content_of(file: Path) -> tuple[int, str]:
         return hashing.content_of(file)
     except IsADirectoryError:
         return size_of(file), sha256_of(file)
+
+
+def contents_of(files: Iterable[Path]) -> Iterator[tuple[int, str]]:
+    """Yield the bytes of files of an archive and their sha256, as `content_of`, in their order."""
+    small = hashing.SmallFiles()
+    for file in files:
+        if small.take(file):
+            continue
+        yield from small.contents()
+        if not small.take(file):
+            yield content_of(file)
+    yield from small.contents()
 
 
 def is_file(path: Path) -> bool:

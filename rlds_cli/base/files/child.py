@@ -219,6 +219,7 @@ class _Child:
         """Yield the values of a call, or its only one."""
         memory = settings.read_memory()
         known = {t.__name__: t for t in (*types, Event)}
+        paths = {os.fspath(path): path for path in names}
         call = _Call(function, arguments, dict(os.environ), _directory(), memory)
         answered = False
         try:
@@ -226,7 +227,7 @@ class _Child:
             self._socket.sendall(_SIZE.pack(len(data)) + data)
             while not answered:
                 self._wait(names)
-                kind, value = self._receive(known)
+                kind, value = self._receive(known, paths)
                 answered = kind in ("end", "error")
                 if kind == "value":
                     yield value
@@ -301,12 +302,12 @@ class _Child:
             self._process.terminate()
             self.end()
 
-    def _receive(self, types: dict[str, type]) -> tuple[str, Any]:
+    def _receive(self, types: dict[str, type], paths: dict[str, Path]) -> tuple[str, Any]:
         size, count = _HEAD.unpack(self._exactly(_HEAD.size))
         said = self._exactly(size)
         buffers = [self._exactly(_SIZE.unpack(self._exactly(_SIZE.size))[0]) for _ in range(count)]
         try:
-            kind, value = answers.load(bytes(said), buffers, types)
+            kind, value = answers.load(bytes(said), buffers, types, paths)
         except (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError) as e:
             raise CorruptArchive(
                 f"{self._file() or 'The archive'}: what was read of it is not plain data ({e})."

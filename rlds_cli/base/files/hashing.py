@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
+from rlds_cli.base.files import sha256
+
 _BLOCK, _SMALL = 1 << 20, 1 << 12  # bytes
+_TOGETHER = 2 << 20  # bytes of small files that are hashed in one call: they stay in the processor's caches
 
 
 def short(fingerprint: str) -> str:
@@ -28,6 +33,36 @@ def content_of(file: Path) -> tuple[int, str]:
     """Return the size of a file and its sha256."""
     digest = hashlib.sha256()
     return _feed(digest, file, None), digest.hexdigest()
+
+
+class SmallFiles:
+    """Hashes small files together, which takes half as long: `sha256.of_pieces` hashes two at a time."""
+
+    def __init__(self) -> None:
+        self._buffer = memoryview(bytearray(_TOGETHER))
+        self._ends = [0]  # of the files, in the buffer
+
+    def take(self, file: Path) -> bool:
+        """Read a file; return False for one that is large, is a directory, or changes meanwhile, and without room."""
+        start = self._ends[-1]
+        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_size >= len(self._buffer) - start:
+                return False
+            if os.readv(descriptor, [self._buffer[start : start + status.st_size + 1]]) != status.st_size:
+                return False
+        finally:
+            os.close(descriptor)
+        self._ends.append(start + status.st_size)
+        return True
+
+    def contents(self) -> Iterator[tuple[int, str]]:
+        """Yield the sizes and the sha256 of the files that were taken since the last call."""
+        ends, self._ends = self._ends, [0]
+        sizes = [b - a for a, b in pairwise(ends)]
+        for size, digest in zip(sizes, sha256.of_pieces(self._buffer, ends[:-1], sizes), strict=True):
+            yield size, digest.tobytes().hex()
 
 
 def hash_of(kind: str, file: Path) -> str:

@@ -40,6 +40,25 @@ class ImageHeader(NamedTuple):
         return "uint16" if deep else "uint8" if self.bits <= 8 else None
 
 
+class Reader:
+    """Reads the headers of images one after the other: those of one camera begin alike, and are compared as bytes."""
+
+    def __init__(self) -> None:
+        self._begin = b"\0"  # as no image does
+        self._header: ImageHeader | None = None  # of the last JPEG, up to the end of what its header was read of
+
+    def read(self, data: bytes) -> ImageHeader | None:
+        """Read the header of an image, as `read`."""
+        if data.startswith(self._begin):
+            return self._header
+        if data[:3] != _JPEG:
+            return read(data)
+        found, end = _jpeg(data, 2, len(data))
+        if found is not None:
+            self._begin, self._header = data[:end], found
+        return found
+
+
 def read(data: bytes | memoryview, start: int = 0, stop: int | None = None) -> ImageHeader | None:
     """Read the header of the image in ``data[start:stop]``; None without a readable header.
 
@@ -52,7 +71,7 @@ def read(data: bytes | memoryview, start: int = 0, stop: int | None = None) -> I
         width, height = _number(data, start + 16, 4), _number(data, start + 20, 4)
         bits, kind = data[start + 24], data[start + 25]
         return ImageHeader("png", height, width, _PNG_CHANNELS[kind], bits) if kind in _PNG_CHANNELS else None
-    return _jpeg(data, start + 2, stop) if data[start : min(start + 3, stop)] == _JPEG else None
+    return _jpeg(data, start + 2, stop)[0] if data[start : min(start + 3, stop)] == _JPEG else None
 
 
 def is_damaged(data: bytes | memoryview) -> bool:
@@ -78,7 +97,8 @@ def has_end(data: bytes | memoryview) -> bool:
     return data[:2] != b"\xff\xd8" or b"\xff\xd9" in bytes(data[-_END:])
 
 
-def _jpeg(data: bytes | memoryview, at: int, stop: int) -> ImageHeader | None:
+def _jpeg(data: bytes | memoryview, at: int, stop: int) -> tuple[ImageHeader | None, int]:
+    """Return the header of a JPEG, and where the bytes end that say it: no later one matters."""
     while at + 9 < stop and data[at] == 0xFF:
         marker = data[at + 1]
         if marker == 0xFF:  # fill
@@ -87,10 +107,10 @@ def _jpeg(data: bytes | memoryview, at: int, stop: int) -> ImageHeader | None:
             at += 2
         elif 0xC0 <= marker <= 0xCF and marker not in _NOT_SIZES:
             bits, height, width, channels = _SOF.unpack_from(data, at + 4)
-            return ImageHeader("jpeg", height, width, channels, bits)
+            return ImageHeader("jpeg", height, width, channels, bits), at + 10
         else:
             at += 2 + max(2, data[at + 2] << 8 | data[at + 3])
-    return None
+    return None, at
 
 
 def _number(data: bytes | memoryview, at: int, size: int) -> int:

@@ -42,8 +42,11 @@ def image(path: Path) -> bytes:
         It is too large for an image.
     """
     try:
-        with open(path, "rb", buffering=0) as f:  # noqa: PTH123  (thousands of small ones)
-            data = f.read(min(os.fstat(f.fileno()).st_size, MAX_IMAGE) + 1)  # a buffer of that size is made
+        file = os.open(path, os.O_RDONLY)  # thousands of small ones: a third less than `Path.open` takes
+        try:
+            data = os.read(file, min(os.fstat(file).st_size, MAX_IMAGE) + 1)  # a buffer of that size is made
+        finally:
+            os.close(file)
     except OSError as e:
         raise CorruptArchive(f"{path} cannot be read: {e.strerror}.", hint="fetch or write it again") from e
     if len(data) > MAX_IMAGE:

@@ -99,8 +99,8 @@ def choose_files(paths: Sequence[StrPath], *, most: int | None = None, home: Str
         of_rlds = _take_own(path.absolute(), files, homes)
         made |= {_name(d, _fixed(path.absolute())): said for d, said in of_rlds.items()}
         files = bundles.gathered(files, _fixed(path.absolute()))
-        data = [f for f, name in files.items() if not (_is_unfinished(f) or (name and holds_no_data(name)))]
-        data = data or [f for f in files if not _is_unfinished(f)]
+        finished = {f: name for f, name in files.items() if not _is_unfinished(f)}
+        data = [f for f, name in finished.items() if not (name and holds_no_data(name))] or [*finished]
         if not data and of_rlds:
             raise own.nothing_else(given, of_rlds)
         if not data:
@@ -152,7 +152,8 @@ def _files(path: Path, most: int | None) -> Iterator[tuple[Path, str | None]]:
 
 
 def _is_unfinished(path: Path) -> bool:
-    return path.name.endswith((".lock", "~")) or is_unfinished(path.name)
+    name = os.fspath(path).rpartition("/")[2]
+    return name.endswith((".lock", "~")) or is_unfinished(name)
 
 
 def _matches(pattern: Path) -> list[Path]:

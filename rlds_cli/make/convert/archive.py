@@ -88,9 +88,10 @@ def convert(c: Conversion, home: Home, *, jobs: int = 0, progress: Progress) -> 
             c = replace(c, account=account_of(plan, c.archive))
         while True:
             check_plan(plan, c.archive.files, c.reader)
-            work = home.partial(c.id, _key(c, plan)[:16])
+            key = _key(c, plan)
+            work = home.partial(c.id, key[:16])
             try:
-                made = _convert(c, plan, home, work, jobs, progress)
+                made = _convert(c, plan, home, work=work, key=key, jobs=jobs, progress=progress)
             except ArchiveError:
                 _check_unchanged(c, work)
                 raise
@@ -152,11 +153,12 @@ def _check_unchanged(c: Conversion, work: Path | None = None) -> None:
         )
 
 
-def _convert(c: Conversion, plan: Plan, home: Home, work: Path, jobs: int, progress: Progress) -> Manifest | Plan:
+def _convert(
+    c: Conversion, plan: Plan, home: Home, *, work: Path, key: str, jobs: int, progress: Progress
+) -> Manifest | Plan:
     """Convert by a plan; return a better plan if the archive differs from it."""
     threads = max(2, jobs)
     _check_room(c, plan, home, threads)
-    key = _key(c, plan)
     safe_files.work_directory(work, home.root)
     job = reading.ArchiveJob(str(c.id), plan, key, c.frames, c.portion)
     asked: dict[str, Any] = {"names": plan.archive.files, "types": reading.ANSWERS}
