@@ -24,6 +24,7 @@ from rlds_cli.errors import CorruptArchive, UnknownLayout
 
 MISSING = "missing:"
 MAX_COLUMN = 64 << 20
+_SCHEMAS = 1 << 8  # that are remembered: thousands of files have the same one
 Batches = Callable[[Sequence[str] | None, int], Iterator[Any]]
 
 
@@ -61,9 +62,8 @@ class ArrowFile:
         if not num_rows:
             return
         kinds: dict[str, Any] = {}
-        for field in schema:
-            for name, kind in leaves(field):
-                kinds[name], self.tops[name] = kind, field.name
+        for name, kind, top in _all_leaves(schema):
+            kinds[name], self.tops[name] = kind, top
         examples = self._examples([name for name, kind in kinds.items() if _is_list(kind)])
         for name, kind in kinds.items():
             shape, dtype = (num_rows,), _dtype_of(kind)
@@ -286,6 +286,12 @@ def _flat(field: Any, column: Any, above: str = "") -> Iterator[tuple[str, Any]]
         yield from _flat(member, values, f"{name}/")
 
 
+@lru_cache(_SCHEMAS)
+def _all_leaves(schema: Any) -> tuple[tuple[str, Any, str], ...]:
+    """Return the name, the type and the top-level column of each column of a table, or of each member of structs."""
+    return tuple((name, kind, field.name) for field in schema for name, kind in leaves(field))
+
+
 def leaves(field: Any, above: str = "") -> Iterator[tuple[str, Any]]:
     """Names and types of a column, or of the members of a struct."""
     import pyarrow as pa
@@ -354,6 +360,7 @@ def is_known(kind: Any) -> bool:
 
 
 @lru_cache(1 << 10)
+@lru_cache(_SCHEMAS)
 def _dtype_of(kind: Any) -> np.dtype[Any] | None:
     """Return the dtype in which values of a type are read; None for lists, whose rows say it, and for other types."""
     import pyarrow as pa

@@ -25,6 +25,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,7 @@ class Batches:
         return [name for name, of in self.kinds.items() if of == kind and name not in self.flags]
 
 
+@lru_cache(1 << 8)  # of thousands of files with the same one
 def may_be(schema: Any) -> bool:
     """Tell by its columns whether rows of a table may hold several steps; most tables of steps cannot."""
     lists = {name: _depth(kind) for field in schema for name, kind in leaves(field) if _depth(kind)}

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ DELIMITERS = ",\t;"
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|nan|true|false|\[.*\]", re.IGNORECASE)
 _FILE = re.compile(r"\.(jpe?g|png|mp4|avi|mkv|npy|npz)$", re.IGNORECASE)
 _BATCHES = (b'"SampleBatch"', b'"MultiAgentBatch"')  # of RLlib
+_SMALL, _SMALL_ONES = 1 << 14, 1 << 11  # bytes of a file that is kept in memory, and the number of such files
 _SCANS = 1 << 12  # files of which the types are remembered: an import may have thousands
 _SHORTEST = 5  # bytes of a key and its value
 _FEW = 16  # values that are tried first
@@ -94,10 +95,9 @@ def open_text(path: Path, *, fill: bool = False) -> Iterator[ArrowFile]:
 
 def schema(path: Path) -> Any:
     """The columns of a file, by a scan of all of it that is remembered; raises as `open_text`."""
-    pa = pyarrow()
     if path.suffix.lower() in CSV:
         with reading(path, "CSV"):
-            return pa.schema(list(_scan(path, disk.state(path)).kinds.items()))
+            return _scan(path, disk.state(path)).schema
     with reading(path, "JSON lines"):
         return _json_scan(path, disk.state(path))[0]
 
@@ -110,7 +110,7 @@ def unnamed(path: Path) -> int:
 # -- CSV
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Scan:
     """The columns of a CSV file: the type of each, the number of rows, and texts among numbers."""
 
@@ -118,6 +118,11 @@ class _Scan:
     rows: int
     mixed: Mapping[str, text_numbers.Mixed]
     delimiter: str
+
+    @cached_property
+    def schema(self) -> Any:
+        """The columns, as Arrow describes them."""
+        return pyarrow().schema(list(self.kinds.items()))
 
 
 @lru_cache(_SCANS)
@@ -161,17 +166,33 @@ def _check_header(path: Path, names: Sequence[str], kinds: Mapping[str, Any]) ->
 
 
 def _csv(path: Path, fill: bool) -> ArrowFile:
-    pa, found = pyarrow(), _scan(path, disk.state(path))
+    state = disk.state(path)
+    found = _scan(path, state)
 
     def batches(wanted: Sequence[str] | None) -> Iterator[Any]:
         names = [n for n in found.kinds if wanted is None or n in wanted]
-        for batch in _csv_batches(path, names, found.kinds, found.delimiter):
-            columns = [_listed(path, c, found.kinds[n]) for n, c in zip(batch.schema.names, batch.columns, strict=True)]
-            yield pa.record_batch(columns, names=batch.schema.names)
+        if state[2] <= _SMALL and not any(map(_is_listed, found.kinds.values())):
+            return (batch.select(names) for batch in _small(path, state))
+        return _typed(path, names, found)
 
-    file = ArrowFile(path, schema(path), found.rows, lambda wanted, start: from_row(batches(wanted), start), fill=fill)
+    file = ArrowFile(path, found.schema, found.rows, lambda wanted, start: from_row(batches(wanted), start), fill=fill)
     file.mixed = found.mixed
     return file
+
+
+@lru_cache(_SMALL_ONES)
+def _small(path: Path, state: disk.State) -> tuple[Any, ...]:
+    """Return all of a small file: an import reads it several times, and a line takes less time than opening it."""
+    found = _scan(path, state)
+    return tuple(_typed(path, [*found.kinds], found))
+
+
+def _typed(path: Path, names: Sequence[str], found: _Scan) -> Iterator[Any]:
+    """Yield record batches of some columns, of the types that fit all of their values."""
+    pa = pyarrow()
+    for batch in _csv_batches(path, names, found.kinds, found.delimiter):
+        columns = [_listed(path, c, found.kinds[n]) for n, c in zip(batch.schema.names, batch.columns, strict=True)]
+        yield pa.record_batch(columns, names=batch.schema.names)
 
 
 def _csv_batches(path: Path, names: Sequence[str], kinds: Mapping[str, Any] | None, delimiter: str) -> Iterator[Any]:
