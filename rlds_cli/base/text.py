@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from rlds_cli.base import visible
 
@@ -53,6 +54,18 @@ def natural(name: str) -> tuple[tuple[int, int | str], ...]:
     """A sort key under which ``Trial2`` comes before ``Trial10``."""
     parts = enumerate(_NUMBER.split(name))  # of which every second one is a number
     return tuple([(0, int(p)) if k & 1 and len(p) < _LONGEST else (1, p) for k, p in parts if p])
+
+
+def natural_path(path: str) -> tuple[tuple[int, int | str], ...]:
+    """The sort key `natural` of a path, for thousands in the same folders or of the same names."""
+    folder, slash, name = path.rpartition("/")
+    above, own = _natural_kept(folder + slash), _natural_kept(name)
+    if not above or name[:1].isdecimal():
+        return above + own
+    return (*above[:-1], (1, f"{above[-1][1]}{own[0][1]}"), *own[1:]) if own else above  # the text goes on
+
+
+_natural_kept = lru_cache(1 << 12)(natural)
 
 
 def is_below(name: str, above: str) -> bool:

@@ -216,7 +216,9 @@ def complete(
     arrays.write(directory / "episodes" / "id", digests.ids(table, of_episodes))
     own_columns.write_own(directory / "episodes", of_user)
     if about.sources:
-        arrays.write_strings(directory / "sources", [*map(json.JSONEncoder(sort_keys=True).encode, map(dict, about.sources))])
+        arrays.write_strings(
+            directory / "sources", [*map(json.JSONEncoder(sort_keys=True).encode, map(dict, about.sources))]
+        )
     manifest = Manifest(
         format=Manifest.FORMAT,
         id=about.id,

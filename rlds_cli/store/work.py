@@ -43,7 +43,7 @@ from rlds_cli.store.paths import assign_paths
 from rlds_cli.store.rows import RowPosition, RowWriter, WrittenRows
 from rlds_cli.ted import Chunk, EpisodeTable, Field, Note
 
-_OFTEN = 0.1  # seconds between reports of more rows
+_OFTEN, _TIMES = 0.1, 32  # rows are reported after so many seconds, or so many times
 _JOURNALS = "journals"
 SourceRows = Callable[[int, Sequence[Field]], Iterator[Chunk]]  # of a part, for some fields
 
@@ -328,8 +328,8 @@ class _BuildProgress:
         self._job, self.progress, self._what = job, progress, what
         known = [job.parts[i].rows for i in own]
         self._total = None if None in known else sum(r for r in known if r is not None)
-        self._parts, self._finished, self._said = len(own), len(done), -_OFTEN
-        self._done = sum(w.rows for _, w in done.values())
+        self._parts, self._finished, self._said_at = len(own), len(done), -_OFTEN
+        self._done = self._said_rows = sum(w.rows for _, w in done.values())
         self._failed = sum(n.code == Note.FAILED for _, w in done.values() for n in w.notes)
         if done:
             of = f" of {what}" if what else ""
@@ -338,10 +338,12 @@ class _BuildProgress:
     def rows(self, n: int) -> None:
         """Report more rows, but not of each of many small pieces: telling another process of them takes time."""
         self._done += n
-        now = time.monotonic()
-        if self._done == self._total or now - self._said >= _OFTEN:
-            self._said = now
-            self._say()
+        now, total = time.monotonic(), self._total or 0
+        few = (self._done - self._said_rows) * _TIMES < total
+        if self._done < total and few and now - self._said_at < _OFTEN:
+            return
+        self._said_at, self._said_rows = now, self._done
+        self._say()
 
     def part(self, written: WrittenRows) -> None:
         self._finished += 1

@@ -78,3 +78,10 @@ def test_every_flipped_bit_of_a_png_is_seen() -> None:
 
 def test_what_has_no_checksums_is_not_damaged() -> None:
     assert not any(map(image_header.is_damaged, (b"", b"no image", encoded("jpeg"), encoded("jpeg")[:50])))
+
+
+def test_headers_of_many_images_are_those_of_each() -> None:
+    images = [data for data, _ in CASES for _ in range(2)] + [b"\0\0", b"", CASES[5][0]]
+    cut = [data[:n] for data in images for n in range(0, min(len(data), 900), 7)]
+    reader = image_header.Reader()
+    assert [reader.read(data) for data in (*images, *cut)] == [image_header.read(data) for data in (*images, *cut)]

@@ -15,6 +15,7 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
+from rlds_cli.archives.formats import camera_files
 from rlds_cli.dataset import Dataset
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.look.report.tracing import trace
@@ -425,3 +426,22 @@ def test_stamps_from_zero_need_no_note(data: Path) -> None:
     csv_file(data / "log.csv", rows_of(4, timestamp=[0.1 * t for t in range(4)]))
     ds = imported(data)
     assert seen(ds, "cam") == [10, 20, 30, 40] and "clock" not in json.dumps([dict(n) for n in ds.manifest.notes])
+
+
+def test_a_folder_that_becomes_a_link_to_elsewhere_is_refused(tmp_path: Path) -> None:
+    table = tmp_path / "archive/log.csv"
+    folder, elsewhere = tmp_path / "archive/cam", tmp_path / "elsewhere"
+    folder.mkdir(parents=True)
+    assert camera_files.beside(table, "cam") == folder
+    folder.rename(elsewhere)
+    folder.symlink_to(elsewhere)
+    with pytest.raises(UnsafeArchive):
+        camera_files.beside(table, "cam")
+    folder.unlink()
+    (tmp_path / "archive/real").mkdir()
+    folder.symlink_to(tmp_path / "archive/real")
+    assert camera_files.beside(table, "cam") == tmp_path / "archive/real"
+    (tmp_path / "archive/real").rmdir()
+    (tmp_path / "archive/real").symlink_to(elsewhere)
+    with pytest.raises(UnsafeArchive):
+        camera_files.beside(table, "cam")

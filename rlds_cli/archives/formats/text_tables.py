@@ -287,6 +287,8 @@ class _Column:
 def _cast(values: Any, kind: Any) -> Any:
     """Convert texts to numbers; None if one of them is not a number of this kind."""
     pa = pyarrow("compute")
+    if pa.types.is_integer(kind) and "." in values[0].as_py():
+        return None  # as of most columns, at once
     try:
         pa.compute.cast(values.slice(0, _FEW), kind)  # pyarrow makes a message for every value that is none
         return pa.compute.cast(values, kind)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -84,13 +85,14 @@ _BESIDE_INFO = ("episodes.jsonl", "tasks.jsonl", "tasks.parquet", "episodes_stat
 
 def candidates(paths: Sequence[Path]) -> list[Path]:
     """Return the files that are called ``meta/info.json``."""
-    return [p for p in paths if p.parts[-2:] == ("meta", "info.json")]
+    return [p for p in paths if os.fspath(p).endswith("/meta/info.json")]  # of thousands of images, too
 
 
 def told_beside(paths: Sequence[Path]) -> Path | None:
     """Return the root of a LeRobot dataset among files, by the lists that lie beside ``meta/info.json``."""
-    told = (p for p in paths if p.parent.name == "meta" and p.name in _BESIDE_INFO)
-    roots = (*(p.parents[1] for p in told), *(p.parents[3] for p in paths if p.parts[-4:-2] == ("meta", "episodes")))
+    inside = [p for p in paths if "/meta/" in os.fspath(p)]
+    told = (p for p in inside if p.parent.name == "meta" and p.name in _BESIDE_INFO)
+    roots = (*(p.parents[1] for p in told), *(p.parents[3] for p in inside if p.parts[-4:-2] == ("meta", "episodes")))
     return next((root for root in roots if (root / "data").is_dir()), None)
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -462,7 +463,8 @@ def locate(files: Sequence[Path]) -> MinariFiles | None:
     UnknownLayout
         There is more than one dataset.
     """
-    parts = [i for i, p in enumerate(files) if p.suffix in SUFFIXES and EPISODE.fullmatch(p.parent.name)]
+    named = [i for i, p in enumerate(files) if os.fspath(p).endswith(tuple(SUFFIXES))]  # of thousands of images, too
+    parts = [i for i in named if files[i].suffix in SUFFIXES and EPISODE.fullmatch(files[i].parent.name)]
     if parts:
         return _locate_episodes(files, parts)
     main = [i for i, p in enumerate(files) if p.name == "main_data.hdf5"]

@@ -468,6 +468,8 @@ def _files_of(table: _TableCameras, fields: Mapping[str, str]) -> dict[str, tupl
 
 def _of_bad(beside: Ownership, bad: Iterable[Path], media: Sequence[Path]) -> dict[Path, str]:
     owned = {path for table in bad for _, path in beside.owned(table)}
+    if not owned:
+        return {}
     return {path: OF_BAD for path in media if path in owned or path.parent in owned}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -20,7 +21,8 @@ class Ownership:
             self._stems[table.parent].add(table.stem)
         self.any = bool(media)
         self._owned: dict[tuple[Path, str | None], list[tuple[str, Path]]] = defaultdict(list)
-        for path in dict.fromkeys(p if camera_files.is_video(p) else p.parent for p in media):
+        places = (os.fspath(p) if camera_files.is_video(p) else os.path.dirname(p) for p in media)  # noqa: PTH120
+        for path in map(Path, dict.fromkeys(places)):  # folders of thousands of images
             for directory in path.parents:
                 if directory in self._stems:
                     stem, name = self._owner(directory, path.relative_to(directory).parts)

@@ -23,12 +23,12 @@ def is_image(name: str | Path) -> bool:
 
 def is_video(path: Path) -> bool:
     """Return whether a file has the name of a video."""
-    return path.suffix.lower() in VIDEOS
+    return os.fspath(path).lower().endswith(VIDEOS)
 
 
 def is_media(path: Path) -> bool:
     """Return whether a file has the name of an image or a video."""
-    return os.fspath(path).lower().endswith(IMAGES) or is_video(path)
+    return os.fspath(path).lower().endswith(IMAGES + VIDEOS)
 
 
 def image(path: Path) -> bytes:

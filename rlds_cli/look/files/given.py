@@ -15,7 +15,7 @@ from rlds_cli.base.files import bundles, trees
 from rlds_cli.base.files.names import below, is_unfinished
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.settings import StrPath
-from rlds_cli.base.text import natural
+from rlds_cli.base.text import natural_path
 from rlds_cli.errors import ArchiveError
 from rlds_cli.look.files import own
 from rlds_cli.ted import Note
@@ -107,7 +107,7 @@ def choose_files(paths: Sequence[StrPath], *, most: int | None = None, home: Str
             raise ArchiveError(
                 f"{given}: there is no such file, and no file matches.", hint=f"paths are relative to {Path.cwd()}"
             )
-        found.update(dict.fromkeys(sorted(data, key=lambda f: natural(os.fspath(f)))))
+        found.update(dict.fromkeys(sorted(data, key=lambda f: natural_path(os.fspath(f)))))
         left_out |= {f: PurePath(files[f] or f.name) for f in {*files}.difference(data)}
     rest = sorted(name for f, name in left_out.items() if f not in found)
     return GivenFiles(tuple(found), tuple(rest), made)
