@@ -57,11 +57,14 @@ class EpisodeIndex:
     def of(cls, dataset: Dataset) -> EpisodeIndex:
         """Make the table of all episodes of a dataset or selection.
 
-        It is a copy, 32 bytes for each episode: the columns of a dataset are mapped files, and the kernel makes
-        addresses of the numbers that `WindowTable` has checked, whatever becomes of the files later.
+        It is a copy, 24 or 32 bytes for each episode: the columns of a dataset are mapped files, and the kernel makes
+        addresses of the numbers that `WindowTable` has checked, whatever becomes of the files later. Where every step
+        is a transition, one copy is both.
         """
-        columns = ("start", "length", "num_transitions", "num_observed")
-        return cls(*(np.array(dataset.episodes[c], np.int64) for c in columns))
+        start, steps, observed = (np.array(dataset.episodes[c], np.int64) for c in ("start", "length", "num_observed"))
+        transitions = dataset.episodes["num_transitions"]
+        same = np.array_equal(transitions, steps)
+        return cls(start, steps, steps if same else np.array(transitions, np.int64), observed)
 
     @cached_property
     def number(self) -> IntArray:

@@ -895,6 +895,13 @@ def test_a_loader_of_a_dataset_with_damaged_episodes(home, window, column, monke
     assert refused >= 4  # an episode of no window is left out
 
 
+def test_steps_and_transitions_are_one_column_where_every_step_is_a_transition(home):
+    table = EpisodeIndex.of(create([episode(0, 9), episode(1, 4)]))
+    assert table.transitions is table.steps and table.steps.tolist() == [9, 4]
+    table = EpisodeIndex.of(create([episode(0, 9, observed=False, end="truncated"), episode(1, 4)], ref="local/cut"))
+    assert table.transitions.tolist() == [8, 4] and table.steps.tolist() == [9, 4]
+
+
 ALTERED = """
 import pickle
 import sys
