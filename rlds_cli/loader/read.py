@@ -23,7 +23,14 @@ from rlds_cli.loader.samplers import Draw, StatefulDraw
 from rlds_cli.loader.schedule import Ranks, SampleRun
 from rlds_cli.loader.slabs import Kinds, Slabs, nesting
 from rlds_cli.loader.storage.page_cache import Advice, PlannedRead, ReadAhead, prefetch_depth
-from rlds_cli.loader.storage.remote import MISSING_AHEAD, MOST_RUNS_AHEAD, Arrival, RemoteReads, blocks_of
+from rlds_cli.loader.storage.remote import (
+    BYTES_AHEAD,
+    MISSING_AHEAD,
+    MOST_RUNS_AHEAD,
+    Arrival,
+    RemoteReads,
+    blocks_of,
+)
 from rlds_cli.loader.windows.windows import Episode, Window
 from rlds_cli.ted import REWARD, Field
 
@@ -703,22 +710,27 @@ class LocatedRun:
 def located(runs: Iterable[tuple[BatchReader, SampleRun]], *, early: bool) -> Iterator[LocatedRun]:
     """Locate the samples of each run; with ``early``, some runs ahead while data come from the disk or from afar."""
     waiting: deque[LocatedRun] = deque()
-    given = 0
+    given = missing = 0
     for reader, run in runs:
-        waiting.append(reader.locate(run))
-        while len(waiting) > (_ahead(reader, waiting, given) if early else 0):
+        newest = reader.locate(run)
+        waiting.append(newest)
+        missing += newest.missing
+        while len(waiting) > (_ahead(newest, missing, given) if early else 0):
+            missing -= waiting[0].missing
             yield waiting.popleft()
             given += 1
     while waiting:
         yield waiting.popleft()
 
 
-def _ahead(reader: BatchReader, waiting: Iterable[LocatedRun], given: int) -> int:
+def _ahead(newest: LocatedRun, missing: int, given: int) -> int:
     """Return how many runs to locate ahead: of remote datasets more and more, while few of their blocks are missing."""
+    reader, run = newest.reader, newest.run
     near = LOOK_AHEAD if reader.read_ahead.advising else 0
-    if not reader.source.remote or sum(run.missing for run in waiting) >= MISSING_AHEAD:
+    if not reader.source.remote or missing >= MISSING_AHEAD:
         return near
-    return min(MOST_RUNS_AHEAD, near + 2 * given)
+    size = max(1, run.batches * run.size * reader.source.sample_bytes)
+    return min(max(MOST_RUNS_AHEAD, BYTES_AHEAD // size), near + 2 * given)
 
 
 _MOST = (32 << 20) - (64 << 10)  # pieces above 32 MiB do not raise glibc's threshold

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from rlds_cli.store.encoded import Frames
     from rlds_cli.store.videos import Videos
 
-MOST_RUNS_AHEAD = 64  # runs that are announced before they are read
+MOST_RUNS_AHEAD = 64  # runs that are announced before they are read; more of runs of few bytes:
+BYTES_AHEAD = 256 << 20  # of batches: some groups of blocks that are shuffled together, so that the next is on its way
 MISSING_AHEAD = 256  # groups of blocks on their way at which no further run is announced
 TRIES = 64  # runs without a missing block, after which it is asked whether everything is here
 

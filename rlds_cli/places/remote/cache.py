@@ -250,7 +250,8 @@ class BlockFiles:
         for (file, _), part in zip(wanted, parts, strict=True):
             if len(part) and not first[file] <= part.min() <= part.max() < first[file] + self.files[file].blocks:
                 raise IndexError(f"{self.files[file].path} has {self.files[file].blocks:,} blocks")
-        return np.unique(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
+        every = np.concatenate(parts) if parts else np.zeros(0, np.int64)
+        return every if (every[1:] > every[:-1]).all() else np.unique(every)
 
     def _around(self, missing: IntArray, scattered: Collection[int]) -> IntArray:
         """Return the blocks to fetch for some that are missing.
@@ -261,7 +262,7 @@ class BlockFiles:
         if self._exact:
             return missing
         state = self.map.state
-        groups, wanted = np.unique(missing // MANY, return_counts=True)
+        groups, wanted = _counted(missing // MANY)
         all_of = np.ones(len(groups), bool)
         if scattered:
             files = np.searchsorted(self.map.first, groups * MANY, "right") - 1
@@ -327,16 +328,19 @@ class BlockFiles:
     def _send(self, missing: IntArray, around: IntArray, urgency: int) -> tuple[BlockRequest, ...]:
         """Have blocks fetched, as far as they are not; return the flights that bring the missing ones."""
         with self._lock:
-            flying: dict[int, BlockRequest] = {}
-            for group in np.unique(around // MANY).tolist() if self._flights else ():
-                for flight in self._flights.get(group, ()):
-                    around = around[(around < flight.first) | (around >= flight.stop)]
-                    flying[id(flight)] = flight
+            groups = _counted(around // MANY)[0].tolist() if self._flights else ()
+            flying = {id(flight): flight for group in groups for flight in self._flights.get(group, ())}
+            if flying:
+                left = np.ones(len(around), bool)
+                for flight in flying.values():
+                    a, b = around.searchsorted((flight.first, flight.stop))
+                    left[a:b] = False
+                around = around[left]
             if self._pool is None and len(around):
                 self._pool = Pool(self.at_once)
                 weakref.finalize(self, self._pool.close).atexit = False
             many = len(around) if urgency == BEHIND else min(LONGEST_RUN, len(around) // self.at_once)
-            longest = max(MANY, many)  # a group, unless there are many
+            longest = max(1, many // MANY) * MANY  # a group, unless there are many
             flights = [BlockRequest(first, blocks, urgency) for first, blocks in runs(around, self.map.first, longest)]
             for flight in flights:
                 for group in flight.groups:
@@ -501,6 +505,12 @@ def _sweep(of: weakref.ref[BlockFiles]) -> None:
             files._unpin_dropped()
         del files
         time.sleep(_SWEEP)
+
+
+def _counted(numbers: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the distinct ones of some ascending numbers, and how often each is there."""
+    first = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 1))
+    return numbers[first], np.diff(first, append=len(numbers))
 
 
 class _Late(DownloadFailed):

@@ -115,8 +115,7 @@ class BlockFetcher:
 
     def bring(self, first: int, stop: int) -> None:
         """Fetch blocks [first, stop) that no other process fetches, and wait for those that one does."""
-        left = np.arange(first, stop)
-        left = left[self.map.state[left] == 0]
+        left = self._missing(first, stop)
         with self._lock:
             self._locks = self._locks or Descriptor(self.map.ground.open(FETCHING))
             locks = self._locks.number
@@ -125,8 +124,7 @@ class BlockFetcher:
             mine = self._locked(locks, left)
             try:
                 for at, many in mine:
-                    ours = np.arange(at, at + many)
-                    for run in runs(ours[self.map.state[ours] == 0], self.map.first):
+                    for run in runs(self._missing(at, at + many), self.map.first):
                         self._fetch(*run)
             finally:
                 for at, many in mine:
@@ -145,6 +143,10 @@ class BlockFetcher:
                 pause = min(2 * pause, _LONGEST_POLL)
             left = others
 
+    def _missing(self, first: int, stop: int) -> IntArray:
+        """Return those of blocks [first, stop) that are not cached."""
+        return first + np.flatnonzero(self.map.state[first:stop] == 0)
+
     def _locked(self, locks: int, blocks: IntArray) -> list[tuple[int, int]]:
         """Lock blocks, but those that another process has locked; return runs of them."""
         mine = []
@@ -157,13 +159,15 @@ class BlockFetcher:
 
     def _fetch(self, first: int, blocks: int) -> None:
         """Fetch adjacent blocks of one file, whose locks this process has."""
-        numbers = np.arange(first, first + blocks)
-        if self.map.taken[numbers].any():
+        numbers, todo = np.arange(first, first + blocks), [(first, blocks)]
+        if self.map.taken[first : first + blocks].any():
             numbers = self._not_adopted(numbers)
-            if not len(numbers):
+            todo = runs(numbers, self.map.first)
+            if not todo:
                 return
-        self.stats.add(evicted=self.room.reserve(self.map, numbers))
-        for at, many in runs(numbers, self.map.first):
+        if evicted := self.room.reserve(self.map, numbers):
+            self.stats.add(evicted=evicted)
+        for at, many in todo:
             file, start, _ = self.map.place(at)
             length = min(many * self.map.block, self.map.files[file].size - start)
             try:

@@ -27,8 +27,8 @@ def runs(blocks: IntArray, starts: IntArray, longest: int = LONGEST_RUN) -> list
     if len(blocks) <= 1:
         return [(b, 1) for b in blocks.tolist()]
     cuts = list[int]()
-    one = np.searchsorted(starts, blocks[0], "right") == np.searchsorted(starts, blocks[-1], "right")
-    if not one or blocks[-1] - blocks[0] >= len(blocks):
+    one, other = starts.searchsorted(blocks[:: len(blocks) - 1], "right").tolist()
+    if one != other or blocks[-1] - blocks[0] >= len(blocks):
         cuts = (np.flatnonzero((blocks[1:] - blocks[:-1] > 1) | np.isin(blocks[1:], starts)) + 1).tolist()
     return [
         (int(blocks[at]), min(longest, stop - at))
@@ -55,7 +55,7 @@ class BlockRequest:
 
     def brings(self, blocks: IntArray) -> bool:
         """Return whether one of some ascending blocks is in it."""
-        at = int(np.searchsorted(blocks, self.first))
+        at = int(blocks.searchsorted(self.first))
         return at < len(blocks) and blocks[at] < self.stop
 
 

@@ -48,10 +48,13 @@ class DirectoryGround:
 
     def __init__(self, root: Path, lease: Lease | None = None) -> None:
         self.root, self.lease = root, lease
+        self._paths: dict[str, Path] = {}  # files are opened for each request
 
     def open(self, name: str, size: int | None = None) -> int:
         """Return a new descriptor of a file; raises NoPermission and OSError."""
-        path = self.root / name
+        if name not in self._paths:
+            self._paths[name] = self.root / name
+        path = self._paths[name]
         descriptor = safe_files.open_own(path, os.O_RDWR | os.O_CREAT)
         try:
             if size is not None and os.fstat(descriptor).st_size < size:

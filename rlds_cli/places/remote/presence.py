@@ -293,6 +293,7 @@ class Room:
         self._others: dict[str, tuple[tuple[int, int], BlockMap]] = {}
         self._looked = -math.inf
         self._lock: Descriptor | None = None
+        self._lock_path = Path(leases.LOCK) if root is None else root / leases.LOCK
         self._process = 0
         if root is not None:
             safe_files.directory(root, root.parent)
@@ -329,7 +330,7 @@ class Room:
         """Hold the lock of the room."""
         with self._mutex:
             descriptor = self._descriptor()
-            flock(descriptor, Path(leases.LOCK) if self.root is None else self.root / leases.LOCK, shared=shared)
+            flock(descriptor, self._lock_path, shared=shared)
             try:
                 yield
             finally:
@@ -340,7 +341,7 @@ class Room:
             if self.root is None:
                 opened = self._memory.setdefault(leases.LOCK, MemoryGround()).open(leases.LOCK)
             else:
-                opened = safe_files.open_shared(self.root / leases.LOCK, os.O_RDWR | os.O_CREAT)
+                opened = safe_files.open_shared(self._lock_path, os.O_RDWR | os.O_CREAT)
             self._lock, self._process = Descriptor(opened), os.getpid()
         return self._lock.number
 
