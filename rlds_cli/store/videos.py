@@ -26,6 +26,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
+from itertools import pairwise
 from pathlib import Path
 from threading import local
 from typing import Any
@@ -168,17 +169,19 @@ class Videos:
 
     def ranges(self, index: Array) -> tuple[IntArray, IntArray]:
         """Return the ranges of bytes of all videos, end to end, that decoding the frames of an index [n, 2] takes."""
-        starts, stops = [], []
-        for number, frame in np.unique(index[index[:, 0] >= 0], axis=0).tolist():
+        index = index[(index >= 0).all(1)].astype(np.int64)
+        distinct = np.unique(index[:, 0] << 32 | index[:, 1])  # both are of 32 bits
+        numbers, frames = distinct >> 32, distinct & 0xFFFFFFFF
+        cuts = np.flatnonzero(np.diff(numbers, prepend=-1, append=-1)).tolist() if len(numbers) else []
+        found = [np.zeros((2, 0), np.int64)]
+        for a, b in pairwise(cuts):
+            number = int(numbers[a])
             track = self.video(number).track
-            if 0 <= frame < len(track.frames):
-                packet = int(track.frames[frame])
-                first = track.begin(packet)
-                base = int(self.spans[number, 0])
-                start, size = track.start[first : packet + 1], track.size[first : packet + 1]
-                starts.append(base + int(start.min()))
-                stops.append(base + int((start + size).max()))
-        return np.array(starts, np.int64), np.array(stops, np.int64)
+            shown = frames[a:b]
+            packets = track.frames[shown[shown < len(track.frames)]]
+            found.append(self.spans[number, 0] + np.stack(track.ranges(packets)))
+        starts, stops = np.concatenate(found, 1)
+        return starts, stops
 
     def decoded(self, f: Field, entries: Array, rows: IntArray, absent: Callable[[Field, IntArray], None]) -> Array:
         """Decode the frames of ``rows`` [n] with these entries [n, 2] to [n, *shape]; ``absent`` gets those without."""

@@ -181,6 +181,15 @@ class Track:
             k -= 1
         return int(self.keys[k]) if k >= 0 else 0
 
+    def ranges(self, packets: IntArray) -> tuple[IntArray, IntArray]:
+        """Return the ranges of bytes of the file, one for each of some packets, that decoding these takes."""
+        first = np.array([self.begin(packet) for packet in packets.tolist()], np.int64)
+        if not len(packets):
+            return first, first
+        edges = np.stack([first, packets + 1], 1).reshape(-1)  # every second piece is that of a packet
+        start, stop = np.append(self.start, 0), np.append(self.start + self.size, 0)
+        return np.minimum.reduceat(start, edges)[::2], np.maximum.reduceat(stop, edges)[::2]
+
 
 def read(file: Path | Extent) -> Track:
     """Read the video track of a file, or of an extent.

@@ -340,7 +340,7 @@ class BlockFiles:
                 self._pool = Pool(self.at_once)
                 weakref.finalize(self, self._pool.close).atexit = False
             many = len(around) if urgency == BEHIND else min(LONGEST_RUN, len(around) // self.at_once)
-            longest = max(1, many // MANY) * MANY  # a group, unless there are many
+            longest = max(1, -(-many // MANY)) * MANY  # a group, unless there are many
             flights = [BlockRequest(first, blocks, urgency) for first, blocks in runs(around, self.map.first, longest)]
             for flight in flights:
                 for group in flight.groups:

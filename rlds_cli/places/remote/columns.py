@@ -75,7 +75,11 @@ class RemoteColumn(NDArrayOperatorsMixin):
     def held(self, starts: IntArray, stops: IntArray) -> HeldColumn:
         """Return the rows for whoever has a hold on these ranges [n] of them."""
         order = np.argsort(starts)
-        return HeldColumn(self, starts[order].tolist(), np.maximum.accumulate(stops[order]).tolist())
+        starts, reached = starts[order], np.maximum.accumulate(stops[order])
+        before = np.append(0, reached)[: len(reached)]
+        rows = int((reached - np.maximum(starts, before)).clip(0).sum())
+        self._blocks.stats.add(used=rows * self._width)
+        return HeldColumn(self, starts.tolist(), reached.tolist())
 
     def _announce(self, starts: IntArray, stops: IntArray) -> BlockHold:
         """Return a hold on ranges of rows [n] that begin to arrive."""
@@ -208,6 +212,8 @@ class RemoteColumn(NDArrayOperatorsMixin):
 class HeldColumn(RemoteColumn):
     """Rows of which somebody holds some ranges: slices of these are copied without asking for their blocks.
 
+    The ranges count as used as a whole, when they are held.
+
     Parameters
     ----------
     of : RemoteColumn
@@ -227,10 +233,11 @@ class HeldColumn(RemoteColumn):
         """Return rows ``start`` to ``stop`` without reading them."""
         return HeldColumn(super().window(start, stop), self._starts, self._reached, self._first + start)
 
-    def _slice(self, index: slice) -> Array:
-        start, stop, step = index.indices(len(self))
-        known = bisect_right(self._starts, self._first + start)
-        if step != 1 or start >= stop or not known or self._first + stop > self._reached[known - 1]:
-            return super()._slice(index)
-        self._blocks.stats.add(used=(stop - start) * self._width)
-        return self._raw[start:stop].copy()
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice) and index.step is None and index.start is not None and index.stop is not None:
+            start, stop = index.start, index.stop
+            if 0 <= start < stop <= len(self._raw):
+                known = bisect_right(self._starts, self._first + start)
+                if known and self._first + stop <= self._reached[known - 1]:
+                    return self._raw[start:stop].copy()
+        return super().__getitem__(index)

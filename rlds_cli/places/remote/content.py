@@ -386,7 +386,7 @@ class RemoteContent:
             units = Units(
                 start,
                 end,
-                unit=lambda at: BLOCK if at // GROUP in lists else GROUP,
+                unit=lambda at: GROUP - at % GROUP,  # what is asked for of a group is hashed in one call
                 is_right=lambda at, data: self._is_right(number, at, data, lists.get(at // GROUP)),
                 take=arrive,
                 base=o.at,
@@ -412,14 +412,14 @@ class RemoteContent:
             raise
 
     def _is_right(self, number: int, at: int, data: Chunk, blocks: bytes | None) -> bool:
-        """Return whether data is a group of an object, or one of the group's blocks, whose hashes are given."""
-        group = at // GROUP
+        """Return whether data is a group of an object, or some of the group's blocks, whose hashes are given."""
+        group, found = at // GROUP, hashes_of_blocks(data)
         if blocks is not None:
-            return hashes_of_blocks(data) == blocks[at % GROUP // BLOCK * HASH :][:HASH]
-        blocks = hashes_of_blocks(data)
-        right = self._hashes.is_list(number, group, blocks)
+            first = at % GROUP // BLOCK * HASH
+            return found == blocks[first : first + len(found)]
+        right = self._hashes.is_list(number, group, found)
         if right:
-            self._lists.keep(number, group, blocks)
+            self._lists.keep(number, group, found)
         return right
 
     def _explain(self, e: DownloadFailed) -> None:
