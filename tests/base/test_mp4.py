@@ -141,3 +141,24 @@ def test_frames_that_are_cut_out_are_the_same(tmp_path: Path, kind: str) -> None
         for step in range(last - first + 1):
             assert (shown[step].to_ndarray(format="rgb24") == whole[first + step]).all()
         assert np.allclose(mp4.read(part).seconds[: last - first + 1], np.arange(last - first + 1) / FPS)
+
+
+@given(st.data())
+def test_the_bytes_that_packets_take_reach_from_where_decoding_begins(data: st.DataObject) -> None:
+    n = data.draw(st.integers(1, 12))
+
+    def drawn(values: st.SearchStrategy[int] | st.SearchStrategy[bool]) -> np.ndarray:
+        return np.array(data.draw(st.lists(values, min_size=n, max_size=n)))
+
+    start, size, time, key = (
+        drawn(st.integers(0, 99)),
+        drawn(st.integers(0, 9)),
+        drawn(st.integers(0, 20)),
+        drawn(st.booleans()),
+    )
+    track = mp4.Track("av1", b"", 4, 4, 25, start, size, time, key, np.ones(n, bool))
+    packets = np.array(data.draw(st.lists(st.integers(0, n - 1))), np.int64)
+    starts, stops = track.ranges(packets)
+    for packet, first, stop in zip(packets.tolist(), starts.tolist(), stops.tolist(), strict=True):
+        read = range(track.begin(packet), packet + 1)
+        assert (first, stop) == (min(start[k] for k in read), max(start[k] + size[k] for k in read))

@@ -30,6 +30,7 @@ from rlds_cli.loader import (
     Transition,
     Uniform,
     Weighted,
+    read,
 )
 from rlds_cli.loader.storage import remote
 
@@ -227,6 +228,17 @@ def test_what_is_announced(here, monkeypatch):
         most = max(most, blocks.holds)
     assert 2 < most <= 2 + 40  # some runs ahead, until enough is on its way
     assert sum(len(b) for b in announced[0][:1]) >= 1
+
+
+@pytest.mark.parametrize(("most_bytes", "least"), [(0, 0), (1 << 20, 8)])
+def test_more_runs_of_few_bytes_are_announced(here, monkeypatch, most_bytes, least):
+    monkeypatch.setattr(read, "MOST_RUNS_AHEAD", 3)
+    monkeypatch.setattr(read, "BYTES_AHEAD", most_bytes)
+    far = late(here, 64)
+    most = 0
+    for _ in Loader(far, 8, backend="numpy", steps=50, window=Episode(bucket=8)):  # each batch is a run
+        most = max(most, far.store.files.blocks.holds)
+    assert most > least if least else most <= 3 + 2
 
 
 @pytest.mark.slow
