@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib
 import json
 import os
 import shutil
@@ -172,13 +173,9 @@ def _loader(ref: str, sampler: str, options: Mapping[str, Any], cache: str | Non
 
 def _imported() -> None:
     """Import what figures are not about: faces import a module when one of its names is first used."""
-    import obstore.store  # noqa: F401
-
-    import rlds_cli.loader.loader
-    import rlds_cli.loader.opening
-    import rlds_cli.places.remote.store
-    import rlds_cli.store.growing.opening
-    from rlds_cli.loader import bench  # noqa: F401
+    for name in ("loader.loader", "loader.opening", "loader.bench", "places.remote.store", "store.growing.opening"):
+        importlib.import_module(f"rlds_cli.{name}")
+    importlib.import_module("obstore.store")
 
 
 def epoch(url: str, ref: str, sampler: str, options: dict[str, Any], most: int, cache: str | None) -> dict[str, Any]:

@@ -508,7 +508,7 @@ def _sweep(of: weakref.ref[BlockFiles]) -> None:
 
 
 def _counted(numbers: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the distinct ones of some ascending numbers, and how often each is there."""
+    """Return the distinct ones of some ascending numbers, and how often each occurs."""
     first = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 1))
     return numbers[first], np.diff(first, append=len(numbers))
 
