@@ -41,7 +41,9 @@ def children() -> list[int]:
     """The processes that this one has started and that decode."""
     tasks = Path("/proc/self/task").iterdir()
     started = [int(child) for task in tasks for child in (task / "children").read_text().split()]
-    return [child for child in started if b"base.files import child" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return [
+        child for child in started if b"base.files.child import serve" in Path(f"/proc/{child}/cmdline").read_bytes()
+    ]
 
 
 @LINUX

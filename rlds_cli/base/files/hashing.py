@@ -10,8 +10,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
-from rlds_cli.base.files import sha256
-
 _BLOCK, _SMALL = 1 << 20, 1 << 12  # bytes
 _TOGETHER = 2 << 20  # bytes of small files that are hashed in one call: they stay in the processor's caches
 
@@ -59,6 +57,8 @@ class SmallFiles:
 
     def contents(self) -> Iterator[tuple[int, str]]:
         """Yield the sizes and the sha256 of the files that were taken since the last call."""
+        from rlds_cli.base.files import sha256  # imports NumPy, which short commands start without
+
         ends, self._ends = self._ends, [0]
         sizes = [b - a for a, b in pairwise(ends)]
         for size, digest in zip(sizes, sha256.of_pieces(self._buffer, ends[:-1], sizes), strict=True):
