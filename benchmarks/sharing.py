@@ -41,6 +41,7 @@ ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
 MIB = 1 << 20
 PEERS = DATA / "peers" / "bin" / "python"  # boto3, huggingface_hub
 PEER = {"s3": "boto3, the same files in parts", "hub": "huggingface_hub, upload_folder"}
+GET = "boto3, the same objects, not hashed"
 
 
 def steps() -> Dataset:
@@ -87,13 +88,19 @@ def measured(*arguments: str, python: str = sys.executable, env: Mapping[str, st
 
 def work(kind: str, *arguments: str) -> None:
     """Do one piece of work and print its figures."""
-    todo = {"copy": copying, "export": exporting, "push": pushing, "pull": pulling, "s3": to_s3, "hub": to_hub}[kind]
-    act = todo(*arguments)
-    start = time.perf_counter()
+    todo = {"copy": copying, "export": exporting, "push": pushing, "pull": pulling, "s3": to_s3, "hub": to_hub}
+    act = (todo | {"get": from_s3})[kind](*arguments)
+    start, before = time.perf_counter(), _cpu()
     act()
-    seconds = time.perf_counter() - start
+    seconds, cpu = time.perf_counter() - start, _cpu() - before
     most = max(resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    print(json.dumps({"seconds": seconds, "mib": most}))
+    print(json.dumps({"seconds": seconds, "cpu": cpu, "mib": most}))
+
+
+def _cpu() -> float:
+    """Seconds of processor time of this process and of those that it started and that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(u.ru_utime + u.ru_stime for u in used)
 
 
 def copying() -> Callable[[], object]:
@@ -124,6 +131,20 @@ def to_s3(bucket: str) -> Callable[[], object]:
     def act() -> None:
         for file in sorted(f for f in path.rglob("*") if f.is_file()):
             client.upload_file(str(file), bucket, f"plain/{file.relative_to(path)}")
+
+    return act
+
+
+def from_s3(bucket: str) -> Callable[[], object]:
+    """Fetch all objects of a bucket, each in parts that arrive side by side."""
+    import boto3
+
+    client = boto3.client("s3")
+
+    def act() -> None:
+        for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket):
+            for number, found in enumerate(page["Contents"]):
+                client.download_file(bucket, found["Key"], str(OUT / f"{number}-{found['Key'].replace('/', '+')}"))
 
     return act
 
@@ -194,7 +215,7 @@ def exports(results: Results) -> None:
 
 
 def pushes(results: Results) -> None:
-    """To a directory, a bucket and the hub, each time to an empty store; and back from the directory."""
+    """To a directory, a bucket and the hub, each time to an empty store; and back from directory and bucket."""
     size = size_of(steps().path)
     found: dict[str, list[dict[str, float]]] = {}
 
@@ -207,18 +228,20 @@ def pushes(results: Results) -> None:
         take("a plain copy, synced", "--copy")
         take("push to a directory", "--push", str(store))
         take("download from a directory", "--pull", str(store))
-        for kind, peer, address in (("s3", "s3", "s3://bench/steps"), ("hub", "hub", "hf://datasets/lab/steps")):
-            for name, arguments, python in (
-                (f"push to {address.partition(':')[0]}://", ("--push", address), sys.executable),
-                (PEER[kind], (f"--{peer}", "bench" if kind == "s3" else "lab/plain"), str(PEERS)),
-            ):
-                with serving(kind) as env:
-                    take(name, *arguments, python=python, env=env)
-    seconds = {name: median(f["seconds"] for f in runs) for name, runs in found.items()}
-    beside = {"push to s3://": PEER["s3"], "push to hf://": PEER["hub"]}
+        for kind, address in (("s3", "s3://bench/steps"), ("hub", "hf://datasets/lab/steps")):
+            with serving(kind) as env:
+                take(f"push to {address.partition(':')[0]}://", "--push", address, env=env)
+                if kind == "s3":
+                    take("download from s3://", "--pull", address, env=env)
+                    take(GET, "--get", "bench", python=str(PEERS), env=env)
+            with serving(kind) as env:
+                to = "bench" if kind == "s3" else "lab/plain"
+                take(PEER[kind], f"--{kind}", to, python=str(PEERS), env=env)
+    seconds, cpu = ({name: median(f[of] for f in runs) for name, runs in found.items()} for of in ("seconds", "cpu"))
+    beside = {"push to s3://": PEER["s3"], "push to hf://": PEER["hub"], "download from s3://": GET}
     for name, took in seconds.items():
         other = beside.get(name, "a plain copy, synced")
-        note = "" if other == name else f"{seconds[other] / took:.2f} of {other}"
+        note = "" if other == name else f"{seconds[other] / took:.2f} of {other}, CPU {cpu[other] / cpu[name]:.2f}"
         most = max(f["mib"] for f in found[name])
         results.add(name, size / took / MIB, "MiB/s", f"{note}; {most:.0f} MiB".removeprefix("; "))
 
