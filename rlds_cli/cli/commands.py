@@ -184,8 +184,12 @@ class _Commands(TyperGroup):
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: Any) -> Any:
-        with helping.usage_errors():
-            return super().invoke(ctx)
+        try:
+            with helping.usage_errors():
+                return super().invoke(ctx)
+        except KeyboardInterrupt:  # of which Typer makes an exit code, without a word
+            out.stopped("stopped")
+            raise typer.Exit(_INTERRUPTED) from None
 
 
 app = typer.Typer(

@@ -12,7 +12,7 @@ import typer
 from rlds_cli.base import text, visible
 from rlds_cli.base.files import child
 from rlds_cli.cli import options, out
-from rlds_cli.cli.commands import app
+from rlds_cli.cli.commands import app, resumable
 from rlds_cli.errors import RldsError, UnknownLayout
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def import_(
     # The process that reads the files starts before there are threads, and while this one imports what it needs.
     module = "rlds_cli.archives.planning" if dry_run else "rlds_cli.make.convert.reading"
     started = child.reading(module, both=["rlds_cli.make.importing"])
-    with started, out.progress() as progress, child.reading(id=name, progress=progress):
+    with resumable(), started, out.progress() as progress, child.reading(id=name, progress=progress):
         from rlds_cli import look, make
         from rlds_cli.cli import selecting
 

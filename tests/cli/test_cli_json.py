@@ -177,3 +177,25 @@ def test_what_ctrl_c_ends_is_a_document(capsys: pytest.CaptureFixture[str]) -> N
     printed, said = capsys.readouterr()
     assert (ended.value.exit_code, said) == (130, "")
     assert json.loads(printed)["error"] == "stopped. Kept: 2 files." and "rlds" in json.loads(printed)["hint"]
+
+
+@pytest.mark.parametrize("json_mode", [False, True])
+@pytest.mark.parametrize("command", ["import", "check"])
+def test_every_command_says_that_ctrl_c_ended_it(
+    command: str, json_mode: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An import goes on where it was, with the same command."""
+
+    def interrupted(*args: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rlds_cli.make.importing.import_files", interrupted)
+    monkeypatch.setattr("rlds_cli.make.import_files", interrupted)
+    monkeypatch.setattr("rlds_cli.homes.version_or_file", interrupted)
+    (tmp_path / "a.h5").touch()
+    words = ["import", tmp_path / "a.h5", "--name", "local/a"] if command == "import" else ["check", "local/a"]
+    done = run_rlds(*words, *(["--json"] if json_mode else []))
+    said = json.loads(done.stdout) if json_mode else done.stderr.decode()
+    assert done.returncode == 130
+    assert (said["error"] if json_mode else said).startswith("stopped")
+    assert ("Continue with:  rlds import" in str(said)) is (command == "import")
