@@ -68,7 +68,7 @@ def append(
     what |= {"topics": topics.split(",") if topics else None, "hz": hz, "nearest": nearest}
     what |= {"episode_info": episode_info}
     what |= selecting.facts(facts or [])
-    started = child.reading("rlds_cli.make.convert.reading")  # before there are threads
+    started = child.reading("rlds_cli.make.convert.reading", both=["rlds_cli.make.convert.appending"])
     with started, out.progress() as progress, child.reading(id=id, progress=progress):
         if dry_run:
             planned = make.plan_append(id, path, **what)

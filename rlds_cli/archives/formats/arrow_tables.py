@@ -360,7 +360,6 @@ def is_known(kind: Any) -> bool:
 
 
 @lru_cache(1 << 10)
-@lru_cache(_SCHEMAS)
 def _dtype_of(kind: Any) -> np.dtype[Any] | None:
     """Return the dtype in which values of a type are read; None for lists, whose rows say it, and for other types."""
     import pyarrow as pa
