@@ -75,10 +75,6 @@ static inline i64 number_at(const Numbers *p, i64 i) {
   return p->list ? p->list[i] : (i64)((u64)p->first + (u64)i * (u64)p->step);
 }
 
-static inline Numbers numbers_from(const Numbers *p, i64 i) {
-  return (Numbers){p->list ? p->list + i : 0, number_at(&(Numbers){0, p->first, p->step}, i), p->step};
-}
-
 /* Draws in [0, 1) times scale, for each sample number. */
 API void rlds_uniform(const Stream *s, const Numbers *p, i64 n, double scale, double *out) {
   const double factor = scale * 0x1p-53;
@@ -100,7 +96,7 @@ API void rlds_uniform(const Stream *s, const Numbers *p, i64 n, double scale, do
 API void rlds_below(const Stream *s, const Numbers *p, i64 n, i64 limit, i64 *out) {
   double drawn[TILE];
   for (i64 done = 0; done < n; done += TILE) {
-    const Numbers part = numbers_from(p, done);
+    const Numbers part = {p->list ? p->list + done : 0, number_at(&(Numbers){0, p->first, p->step}, done), p->step};
     const i64 m = least(TILE, n - done);
     rlds_uniform(s, &part, m, (double)limit, drawn);
     for (i64 i = 0; i < m; i++) out[done + i] = (i64)drawn[i];
@@ -281,15 +277,10 @@ typedef struct {
 
 enum { IN_PLACE, LEFT, RIGHT };
 
-typedef struct Aim Aim;
-
 typedef struct {
   const i64 *episode, *number; /* [n] */
   const void *const *given;    /* arrays [n] */
   i64 length;                  /* steps of a window; 0: one, without an axis */
-  Numbers order;               /* their numbers, by which goals are drawn */
-  i64 aims;
-  const Aim *aim;
 } Samples;
 
 typedef struct {
@@ -320,13 +311,10 @@ static const i64 *rows_of(const Plan *p, const Samples *s, const Tile *t, i64 pl
   return row;
 }
 
-enum { OTHERS = 1, GIVENS = 2, ALL = 3 }; /* which rows are fetched */
-
-static void fetch(const Plan *p, const Samples *s, const Tile *t, i64 from, i64 n, int which) {
+static void fetch(const Plan *p, const Samples *s, const Tile *t, i64 from, i64 n) {
   i64 scratch[TILE];
   if (n > 0)
     for (const Fetch *f = p->fetch; f < p->fetch + p->fetches; f++) {
-      if (!(which & (f->place == GIVEN ? GIVENS : OTHERS))) continue;
       const i64 *row = rows_of(p, s, t, f->place, f->amount, f->given, from, n, scratch);
       EACH {
         const u64 at = f->base + (u64)row[i] * (u64)f->stride, end = at + (u64)f->size;
@@ -537,10 +525,10 @@ static void spread(const Plan *p, const Samples *s, const Tile *t, i64 n, const 
   _Alignas(16) char near[AHEAD * NEAR];
   char *const *batch[AHEAD], *at[AHEAD];
   i64 row[AHEAD];
-  fetch(p, s, t, 0, least(AHEAD, n), ALL);
+  fetch(p, s, t, 0, least(AHEAD, n));
   for (i64 from = 0; from < n; from += AHEAD) {
     const i64 part = least(AHEAD, n - from);
-    fetch(p, s, t, from + part, least(AHEAD, n - from - part), ALL);
+    fetch(p, s, t, from + part, least(AHEAD, n - from - part));
     for (i64 i = 0; i < part; i++) {
       const i64 slot = to->slot[done + from + i];
       batch[i] = out + slot / to->size * p->columns, row[i] = slot % to->size;
@@ -626,6 +614,111 @@ static void touch(const Plan *p, const Samples *s, const Tile *t, i64 n, Touch *
   }
 }
 
+/* How many steps each entry sums: to the first done one, the episode's last transition, or n_step. */
+static void spans(const Plan *p, Tile *t, i64 n) {
+  const i64 last = (p->n_step - 2) * p->stride; /* the last flags that can matter */
+  const int near = (u64)(uintptr_t)p->truncated - (u64)(uintptr_t)p->terminated + 63 < 127;
+  EACH {
+    const i64 at = t->row[i] * p->stride;
+    for (i64 b = 0; b < last + 64 && b < 512; b += 64) {
+      const u64 next = (u64)(at + least(b, last));
+      prefetch((u64)(uintptr_t)p->terminated + next);
+      if (!near) prefetch((u64)(uintptr_t)p->truncated + next);
+    }
+  }
+  EACH {
+    const i64 most = least(p->windows.transitions[t->episode[i]] - t->step[i], p->n_step);
+    i64 span = 1;
+    for (i64 at = t->row[i] * p->stride; span < most && !(p->terminated[at] | p->truncated[at]); at += p->stride) span++;
+    t->span[i] = span;
+  }
+}
+
+/* The same where no flag ends a sum. */
+static void longest_spans(const Plan *p, Tile *t, i64 n) {
+  EACH {
+    const i64 most = least(p->windows.transitions[t->episode[i]] - t->step[i], p->n_step);
+    t->span[i] = most > 1 ? most : 1;
+  }
+}
+
+/* Gathers samples first, first + 1, ... [n] into the outputs [n, ...] or [n, length, ...], one for each column; into
+ * `slots` of several batches' outputs, if there are any; or touches what would be read, if there is a `to`.
+ * Returns the number of a sample that names no episode, or no step of it; -1 for none. */
+static i64 gather(const Plan *p, const Samples *s, i64 first, i64 n, const Slots *slots, char *const *out, Touch *to) {
+  const Windows *w = &p->windows;
+  const i64 *episode = s->episode + first, *number = s->number + first;
+  Tile t;
+  EACH {
+    const i64 e = episode[i];
+    if ((u64)e >= (u64)w->episodes || w->steps[e] < 1) return first + i;
+    const i64 step = first_step(w, number[i]);
+    if (!s->length && (u64)step >= (u64)(p->n_step ? w->transitions : w->steps)[e]) return first + i;
+  }
+  for (const Column *c = p->column; c < p->column + p->columns; c++)
+    if (c->place == GIVEN && c->given >= 0)
+      EACH if (((const u64 *)s->given[c->given])[first + i] >= (u64)p->rows) return first + i;
+  if (!s->length) {
+    t.lone = 0, t.low = 0, t.high = TILE;
+    for (i64 done = 0; done < n; done += TILE) {
+      const i64 m = least(TILE, n - done);
+      t.sample = first + done;
+      for (i64 i = 0; i < m; i++) {
+        t.episode[i] = episode[done + i], t.span[i] = 1;
+        t.step[i] = first_step(w, number[done + i]), t.row[i] = w->start[t.episode[i]] + t.step[i];
+      }
+      if (p->terminated && p->n_step > 1 && !(to && to->before)) spans(p, &t, m);
+      else if (p->n_step > 1) longest_spans(p, &t, m);
+      if (to) touch(p, s, &t, m, to);
+      else if (slots) spread(p, s, &t, m, slots, done, out);
+      else fetch(p, s, &t, 0, m), write(p, s, &t, m, done, out); /* the rows of a slice, below, follow each other */
+    }
+    return -1;
+  }
+  t.lone = 1;
+  for (i64 k = 0; k < n; k++) {
+    const i64 row = slots ? slots->slot[k] % slots->size : k;
+    char *const *batch = slots ? out + slots->slot[k] / slots->size * p->columns : out;
+    const i64 e = episode[k], T = w->steps[e], start = first_step(w, number[k]);
+    const i64 low = clip(start, 0, T - 1), high = clip(start + s->length, low + 1, T); /* its steps inside */
+    const i64 begin = p->pad == LEFT ? high - s->length : p->pad == RIGHT ? low : start;
+    t.sample = first + k, t.ahead = k + 1 < n ? first_row(w, episode[k + 1], number[k + 1]) - w->start[e] - low : 0;
+    for (i64 done = 0; done < s->length; done += TILE) {
+      const i64 m = least(TILE, s->length - done), from = begin + done;
+      t.low = clip(low - from, 0, m), t.high = clip(high - from, t.low, m);
+      for (i64 i = 0; i < m; i++) t.episode[i] = e, t.span[i] = 1;
+      if (t.high - t.low == m) for (i64 i = 0; i < m; i++) t.step[i] = from + i, t.row[i] = w->start[e] + from + i;
+      else for (i64 i = 0; i < m; i++) t.step[i] = clip(from + i, low, high - 1), t.row[i] = w->start[e] + t.step[i];
+      if (to) touch(p, s, &t, m, to);
+      else write(p, s, &t, m, row * s->length + done, batch);
+    }
+  }
+  return -1;
+}
+
+/* Gathers batches of n samples each, from sample `first` on, into out [batches, columns]. */
+API i64 rlds_gather(const Plan *p, const Samples *s, i64 first, i64 n, i64 batches, char *const *out) {
+  for (i64 b = 0; b < batches; b++) {
+    const i64 bad = gather(p, s, first + b * n, n, 0, out + b * p->columns, 0);
+    if (bad >= 0) return bad;
+  }
+  return -1;
+}
+
+/* Gathers samples first, first + 1, ... [n] into the slots [n] of batches of `size` samples, out [batches, columns].
+ * Returns the number of a sample whose slot is in none of the batches, too. */
+API i64 rlds_scatter(const Plan *p, const Samples *s, i64 first, i64 n, const i64 *slot, i64 size, i64 batches,
+                     char *const *out) {
+  EACH if ((u64)slot[i] >= (u64)(size * batches)) return first + i;
+  return gather(p, s, first, n, &(Slots){slot, size}, out, 0);
+}
+
+/* Marks the blocks that rlds_gather reads for samples first, first + 1, ... [n]. The flags that can end a sum must be
+ * there already, unless it is done `before`: then rows are marked as if no flag ended a sum. */
+API i64 rlds_touch(const Plan *p, const Samples *s, i64 first, i64 n, Touch *to) {
+  return gather(p, s, first, n, 0, 0, to);
+}
+
 /* -- goals -- */
 
 enum { GEOMETRIC, UNIFORM, FINAL, ANY, FIXED_STEPS };
@@ -636,13 +729,6 @@ typedef struct {
   const i64 *limit; /* [episodes] rows that may be goals */
   Prefix anywhere;  /* of all of them */
 } Goals;
-
-/* Goals of samples that are drawn as these are read: into arrays that are among those given. */
-struct Aim {
-  const Goals *goals;
-  Stream stream;
-  i64 *row, *step; /* [n] */
-};
 
 static inline double part_of(double u, double first, double share) { /* draws of a range, spread over [0, 1) */
   const double x = (u - first) / share, below_one = 1 - 0x1p-53;
@@ -715,136 +801,6 @@ API i64 rlds_goals(const Goals *g, const Windows *w, const Samples *s, i64 n, co
     if (bad >= 0) return bad;
   }
   return -1;
-}
-
-/* Draws all goals of samples first, first + 1, ... [n], at most TILE. */
-static i64 draw_goals(const Windows *w, const Samples *s, i64 first, i64 n) {
-  double u[TILE];
-  for (const Aim *a = s->aim; a < s->aim + s->aims; a++) {
-    const Numbers some = numbers_from(&s->order, first);
-    rlds_uniform(&a->stream, &some, n, 1, u);
-    const i64 bad = take_aim(a->goals, w, s, first, n, u, a->row + first, a->step + first);
-    if (bad >= 0) return bad;
-  }
-  return -1;
-}
-
-/* How many steps each entry sums: to the first done one, the episode's last transition, or n_step. */
-static void spans(const Plan *p, Tile *t, i64 n) {
-  const i64 last = (p->n_step - 2) * p->stride; /* the last flags that can matter */
-  const int near = (u64)(uintptr_t)p->truncated - (u64)(uintptr_t)p->terminated + 63 < 127;
-  EACH {
-    const i64 at = t->row[i] * p->stride;
-    for (i64 b = 0; b < last + 64 && b < 512; b += 64) {
-      const u64 next = (u64)(at + least(b, last));
-      prefetch((u64)(uintptr_t)p->terminated + next);
-      if (!near) prefetch((u64)(uintptr_t)p->truncated + next);
-    }
-  }
-  EACH {
-    const i64 most = least(p->windows.transitions[t->episode[i]] - t->step[i], p->n_step);
-    i64 span = 1;
-    for (i64 at = t->row[i] * p->stride; span < most && !(p->terminated[at] | p->truncated[at]); at += p->stride) span++;
-    t->span[i] = span;
-  }
-}
-
-/* The same where no flag ends a sum. */
-static void longest_spans(const Plan *p, Tile *t, i64 n) {
-  EACH {
-    const i64 most = least(p->windows.transitions[t->episode[i]] - t->step[i], p->n_step);
-    t->span[i] = most > 1 ? most : 1;
-  }
-}
-
-/* Draws goals of samples first, first + 1, ... [n], at most TILE, and checks rows that are given. */
-static i64 completed(const Plan *p, const Samples *s, i64 first, i64 n) {
-  const i64 bad = draw_goals(&p->windows, s, first, n);
-  if (bad >= 0) return bad;
-  for (const Column *c = p->column; c < p->column + p->columns; c++)
-    if (c->place == GIVEN && c->given >= 0)
-      EACH if (((const u64 *)s->given[c->given])[first + i] >= (u64)p->rows) return first + i;
-  return -1;
-}
-
-/* Gathers samples first, first + 1, ... [n] into the outputs [n, ...] or [n, length, ...], one for each column; into
- * `slots` of several batches' outputs, if there are any; or touches what would be read, if there is a `to`.
- * Returns the number of a sample that names no episode, or no step of it; -1 for none. */
-static i64 gather(const Plan *p, const Samples *s, i64 first, i64 n, const Slots *slots, char *const *out, Touch *to) {
-  const Windows *w = &p->windows;
-  const i64 *episode = s->episode + first, *number = s->number + first;
-  Tile t;
-  EACH {
-    const i64 e = episode[i];
-    if ((u64)e >= (u64)w->episodes || w->steps[e] < 1) return first + i;
-    const i64 step = first_step(w, number[i]);
-    if (!s->length && (u64)step >= (u64)(p->n_step ? w->transitions : w->steps)[e]) return first + i;
-  }
-  if (!s->length) {
-    t.lone = 0, t.low = 0, t.high = TILE;
-    for (i64 done = 0; done < n; done += TILE) {
-      const i64 m = least(TILE, n - done);
-      t.sample = first + done;
-      for (i64 i = 0; i < m; i++) {
-        t.episode[i] = episode[done + i], t.span[i] = 1;
-        t.step[i] = first_step(w, number[done + i]), t.row[i] = w->start[t.episode[i]] + t.step[i];
-      }
-      if (p->terminated && p->n_step > 1 && !(to && to->before)) spans(p, &t, m);
-      else if (p->n_step > 1) longest_spans(p, &t, m);
-      const int is_written = !to && !slots; /* row by row; those of a slice, below, follow each other */
-      if (is_written) fetch(p, s, &t, 0, m, OTHERS); /* they come while goals are drawn */
-      const i64 bad = completed(p, s, first + done, m);
-      if (bad >= 0) return bad;
-      if (is_written) fetch(p, s, &t, 0, m, GIVENS), write(p, s, &t, m, done, out);
-      else if (to) touch(p, s, &t, m, to);
-      else spread(p, s, &t, m, slots, done, out);
-    }
-    return -1;
-  }
-  t.lone = 1;
-  for (i64 k = 0; k < n; k++) {
-    const i64 bad = k % TILE ? -1 : completed(p, s, first + k, least(TILE, n - k));
-    if (bad >= 0) return bad;
-    const i64 row = slots ? slots->slot[k] % slots->size : k;
-    char *const *batch = slots ? out + slots->slot[k] / slots->size * p->columns : out;
-    const i64 e = episode[k], T = w->steps[e], start = first_step(w, number[k]);
-    const i64 low = clip(start, 0, T - 1), high = clip(start + s->length, low + 1, T); /* its steps inside */
-    const i64 begin = p->pad == LEFT ? high - s->length : p->pad == RIGHT ? low : start;
-    t.sample = first + k, t.ahead = k + 1 < n ? first_row(w, episode[k + 1], number[k + 1]) - w->start[e] - low : 0;
-    for (i64 done = 0; done < s->length; done += TILE) {
-      const i64 m = least(TILE, s->length - done), from = begin + done;
-      t.low = clip(low - from, 0, m), t.high = clip(high - from, t.low, m);
-      for (i64 i = 0; i < m; i++) t.episode[i] = e, t.span[i] = 1;
-      if (t.high - t.low == m) for (i64 i = 0; i < m; i++) t.step[i] = from + i, t.row[i] = w->start[e] + from + i;
-      else for (i64 i = 0; i < m; i++) t.step[i] = clip(from + i, low, high - 1), t.row[i] = w->start[e] + t.step[i];
-      if (to) touch(p, s, &t, m, to);
-      else write(p, s, &t, m, row * s->length + done, batch);
-    }
-  }
-  return -1;
-}
-
-/* Gathers batches of n samples each, from sample `first` on, into out [batches, columns]. */
-API i64 rlds_gather(const Plan *p, const Samples *s, i64 first, i64 n, i64 batches, char *const *out) {
-  for (i64 b = 0; b < batches; b++) {
-    const i64 bad = gather(p, s, first + b * n, n, 0, out + b * p->columns, 0);
-    if (bad >= 0) return bad;
-  }
-  return -1;
-}
-
-/* Gathers samples first, first + 1, ... [n] into the slots [n] of batches of `size` samples, out [batches, columns].
- * Returns the number of a sample whose slot is in none of the batches, too. */
-API i64 rlds_scatter(const Plan *p, const Samples *s, i64 first, i64 n, const i64 *slot, i64 size, i64 batches,
-                     char *const *out) {
-  EACH if ((u64)slot[i] >= (u64)(size * batches)) return first + i;
-  return gather(p, s, first, n, &(Slots){slot, size}, out, 0);
-}
-
-/* Marks the blocks that rlds_gather reads for samples first, first + 1, ... [n]. The flags that can end a sum must be
- * there already, unless it is done `before`: then rows are marked as if no flag ended a sum. */
-API i64 rlds_touch(const Plan *p, const Samples *s, i64 first, i64 n, Touch *to) {
-  return gather(p, s, first, n, 0, 0, to);
 }
 
 /* -- a tree of sums: eight children to a node, which is then one cache line; level 0 holds the masses -- */

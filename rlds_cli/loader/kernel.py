@@ -80,13 +80,7 @@ class _Plan(Structure):
 
 
 class _Samples(Structure):
-    _fields_ = [
-        *((n, c_void_p) for n in ("episode", "number", "given")),
-        ("length", c_int64),
-        ("order", _Numbers),
-        ("aims", c_int64),
-        ("aim", c_void_p),
-    ]
+    _fields_ = [*((n, c_void_p) for n in ("episode", "number", "given")), ("length", c_int64)]
 
 
 class _Read(Structure):
@@ -116,10 +110,6 @@ class _Goals(Structure):
         ("limit", c_void_p),
         ("anywhere", _Prefix),
     ]
-
-
-class _Aim(Structure):
-    _fields_ = [("goals", c_void_p), ("stream", _Stream), ("row", c_void_p), ("step", c_void_p)]
 
 
 _LEVELS, _WIDE = 14, 8
@@ -464,9 +454,6 @@ class Output:
         Rows by which ``source`` is read further on.
     given : callable, optional
         From samples to an array [n], of their values or of their rows.
-    goals : GoalTable, optional
-        What draws the rows of `RowPlace.GIVEN`, or the steps of `Value.DISTANCE`, while samples are read: ``given`` is
-        not asked for them then.
     other : array, optional
         The other flag of `Value.EITHER`, powers of the discount of `Value.SUM`.
     offsets : tuple of int
@@ -491,7 +478,6 @@ class Output:
     source: Array | None = None
     shift: int = 0
     given: Callable[[Any], Array] | None = None
-    goals: GoalTable | None = None
     other: Array | None = None
     offsets: tuple[int, ...] = ()
     limit: IntArray | None = None
@@ -596,8 +582,7 @@ class Plan:
         self.outputs, self.windows, self._rows = outputs, windows, windows.rows
         self._kept: list[Any] = [windows]
         self._most = n_step.most if n_step else 1
-        self.goals = list(dict.fromkeys(o.goals for o in outputs if o.goals is not None))
-        self.givens = list(dict.fromkeys(o.given for o in outputs if o.given is not None and o.goals is None))
+        self.givens = list(dict.fromkeys(o.given for o in outputs if o.given is not None))
         self.reads: list[tuple[int, _Read]] = []  # of rows, each with the address of its array, see `Touches`
         described = [self._column(o) for o in outputs]
         for i, o in enumerate(outputs):
@@ -646,10 +631,7 @@ class Plan:
     def _column(self, o: Output) -> _Column:
         c = _Column(value=o.value, place=o.place, amount=o.amount, given=-1, mask=o.mask, blank=o.blank)
         c.size, c.count = o.size, prod(o.shape)
-        if o.goals is not None:  # the arrays that `Bound` adds to those given: rows and steps of each
-            steps = o.value is Value.DISTANCE
-            c.given, c.stride = len(self.givens) + 2 * self.goals.index(o.goals) + steps, 8
-        elif o.given is not None:
+        if o.given is not None:
             c.given, c.stride = self.givens.index(o.given), 8
         if o.source is not None:
             c.base, c.stride = self._source(o.source, o)
@@ -790,8 +772,6 @@ class Bound:
         For ``plan.givens``.
     length : int
         Steps of a window; 0 for one, without an axis.
-    order : (int, int, range or int64 array [n]), optional
-        Seed and key of the streams that goals are drawn from, and the numbers of the samples.
     """
 
     def __init__(
@@ -801,23 +781,11 @@ class Bound:
         number: IntArray,
         given: Sequence[Array],
         length: int,
-        order: tuple[int, int, SampleNumbers] | None = None,
     ) -> None:
-        n, goals = len(episode), plan.goals
-        drawn = [*np.empty((2 * len(goals), n), np.int64)] if goals else []
-        self._kept, self._count = (episode, number, *given, *drawn), n
-        at = _numbers_at(self._kept, n)
-        self._given = (c_void_p * (len(at) - 2))(*at[2:])
+        self._kept, self._count = (episode, number, *given), len(episode)
+        at = _numbers_at(self._kept, self._count)
+        self._given = (c_void_p * len(given))(*at[2:])
         self._samples = _Samples(at[0], at[1], ctypes.addressof(self._given), length)
-        if goals:
-            if order is None or len(order[2]) != n:
-                raise ValueError(f"goals of {n} samples are drawn by the seed, the key and the numbers of all")
-            seed, key, positions = order
-            self._samples.order, self._positions = _numbers(positions)
-            places = zip(goals, at[-2 * len(goals) :: 2], at[1 - 2 * len(goals) :: 2], strict=True)
-            aims = [_Aim(g.at, _Stream(seed, key, g.salt), row, step) for g, row, step in places]
-            self._aims = (_Aim * len(aims))(*aims)
-            self._samples.aims, self._samples.aim = len(aims), ctypes.addressof(self._aims)
         self._plan, self._at, self._sent = plan, plan.at, byref(self._samples)
         self.length, self.lead = max(1, length), (length,) if length else ()
 
@@ -971,8 +939,6 @@ class GoalTable:
         Rows of each episode that can be goals, at most its steps and one.
     anywhere : PrefixTable or None
         Of these rows, for random goals.
-    salt : int
-        Of the stream that they are drawn from.
 
     Raises
     ------
@@ -987,7 +953,6 @@ class GoalTable:
         windows: WindowTable,
         limit: IntArray,
         anywhere: PrefixTable | None,
-        salt: int = 0,
     ) -> None:
         windows.check_limit(limit)
         kept = np.ascontiguousarray(limit, np.int64)
@@ -996,10 +961,12 @@ class GoalTable:
         random = anywhere.struct if anywhere else _Prefix()
         self._struct = _Goals(*shares, log_gamma, which, steps, address(kept), random)
         self._windows = byref(windows.struct)
-        self.salt, self.at = salt, ctypes.addressof(self._struct)
 
     def find(self, episode: IntArray, number: IntArray, length: int, u: Floats) -> tuple[IntArray, IntArray]:
-        """Return the rows of the goals of samples [n], and their steps; -1 for a goal of another episode."""
+        """Return the rows of the goals of samples [n], and their steps; -1 for a goal of another episode.
+
+        ``u`` [n] are draws in [0, 1).
+        """
         samples = _Samples(*_numbers_at((episode, number), len(episode)), None, length)
         row, step = np.empty((2, len(episode)), np.int64)
         u = np.ascontiguousarray(u, np.float64)

@@ -18,7 +18,7 @@ from rlds_cli.loader.fields.columns import BatchColumn
 from rlds_cli.loader.fields.fields import no_reward
 from rlds_cli.loader.index import Located, WindowIndex
 from rlds_cli.loader.kernel import Bound, NStep, Output, Plan, RowPlace, SampleNumbers, Value
-from rlds_cli.loader.order import COLUMN, Order
+from rlds_cli.loader.order import Order
 from rlds_cli.loader.samplers import Draw, StatefulDraw
 from rlds_cli.loader.schedule import Ranks, SampleRun
 from rlds_cli.loader.slabs import Kinds, Slabs, nesting
@@ -402,14 +402,13 @@ class CompiledColumns:
     @property
     def of_steps(self) -> Plan | None:
         """The plan, if each column is an output that depends on a step alone, of rows on this disk; else None."""
-        alone = self._plain and not self._plan.givens and not self._plan.goals and self.remote is None
+        alone = self._plain and not self._plan.givens and self.remote is None
         return self._plan if alone else None
 
     @staticmethod
     def _bound(plan: Plan, located: Located) -> Bound:
-        given, drawn = [located.once(make, make, located) for make in plan.givens], located.drawn
-        order = (*drawn.order.stream(COLUMN)[:2], drawn.positions) if plan.goals else None
-        return Bound(plan, drawn.episode, drawn.number, given, located.length, order)
+        given = [located.once(make, make, located) for make in plan.givens]
+        return Bound(plan, located.drawn.episode, located.drawn.number, given, located.length)
 
     def planned_reads(self, located: Located) -> list[PlannedRead]:
         """Return the reads of files that `read` will make, about; none of files that are not all here."""

@@ -76,7 +76,6 @@ class BatchColumn:
             source=None,
             other=None,
             given=None,
-            goals=None,
             mask=self.mask,
             scale=None,
             also=(),
@@ -101,7 +100,7 @@ def values_of(rows: ColumnRows, floats: str | None, *, axis: bool = False, **whe
 def read_from(column: BatchColumn, rows: ColumnRows, floats: str | None) -> BatchColumn:
     """Return a column of stored values that reads them from other rows."""
     output = column.outputs[0]
-    output = values_of(rows, floats, axis=column.axis, place=output.place, given=output.given, goals=output.goals)
+    output = values_of(rows, floats, axis=column.axis, place=output.place, given=output.given)
     return replace(column, outputs=(output,), row_bytes=rows.row_bytes, rows=rows)
 
 

@@ -161,7 +161,7 @@ class Goals:
             f"{self.name}{n.removeprefix(self.of)}": _goal(draw, fields.source(n), schema[n], fields.floats, **kind)
             for n in names
         }
-        distance = Output(Value.DISTANCE, INT64, (1,), place=RowPlace.SAMPLE, goals=draw.table)
+        distance = Output(Value.DISTANCE, INT64, (1,), place=RowPlace.SAMPLE, given=draw.steps)
         return made | {f"{self.name}_distance": BatchColumn((distance,), 8, axis=True)}
 
 
@@ -174,10 +174,6 @@ class GoalSampler:
     fields : Fields
     limit : int array [episodes]
         Number of rows of each episode that can be goals.
-
-    Attributes
-    ----------
-    table : GoalTable
     """
 
     def __init__(self, goals: Goals, fields: Fields, limit: IntArray) -> None:
@@ -186,24 +182,29 @@ class GoalSampler:
         anywhere = PrefixIndex(limit).table if goals.random else None
         reach = horizon, steps, math.log(goals.gamma)
         # other extras must not change the draws, whatever their order: so the name tells the streams apart
-        salt = int.from_bytes(hashlib.blake2b(goals.name.encode(), digest_size=8).digest(), "little")
-        self.table = GoalTable(shares, reach, fields.pool.windows, limit, anywhere, salt)
+        self._salt = int.from_bytes(hashlib.blake2b(goals.name.encode(), digest_size=8).digest(), "little")
+        self._table = GoalTable(shares, reach, fields.pool.windows, limit, anywhere)
 
     def rows(self, located: Located) -> IntArray:
-        """Return the rows of the goals [K]: those that the kernel draws when it reads the samples.
+        """Return the rows of the goals [K]."""
+        return located.once(self, self._find, located)[0]
 
-        One number in [0, 1) is drawn per sample: its range picks the kind of goal, its place in the range the goal.
-        """
+    def steps(self, located: Located) -> IntArray:
+        """Return the steps of the goals in the sample's own episode [K]; -1 for a goal of another."""
+        return located.once(self, self._find, located)[1]
+
+    def _find(self, located: Located) -> tuple[IntArray, IntArray]:
+        """Draw one number in [0, 1) per sample: its range picks the kind of goal, its place in the range the goal."""
         drawn = located.drawn
-        u = drawn.order.uniform(COLUMN, drawn.positions, salt=self.table.salt)
-        return self.table.find(drawn.episode, drawn.number, located.length, u)[0]
+        u = drawn.order.uniform(COLUMN, drawn.positions, salt=self._salt)
+        return self._table.find(drawn.episode, drawn.number, located.length, u)
 
 
 def _goal(
     draw: GoalSampler, source: ColumnRows | Decoding, of: Field, floats: str | None, *, masked: bool, zeroed: bool
 ) -> BatchColumn:
     """Return the column of goals: the rows of a field, one goal for all steps of a sample."""
-    where: dict[str, Any] = {"place": RowPlace.GIVEN, "given": draw.rows, "goals": draw.table}
+    where: dict[str, Any] = {"place": RowPlace.GIVEN, "given": draw.rows}
     mask, about = OF_WINDOW if zeroed else 0, f"rows of {of.name}, at goals"
     rest: dict[str, Any] = {"mask": mask, "like": of.name, "about": about}
     if isinstance(source, ColumnRows):
