@@ -219,7 +219,7 @@ def test_a_state_moves_between_local_and_remote(here):
 
 @pytest.mark.thorough
 def test_what_is_announced(here, monkeypatch):
-    monkeypatch.setattr(remote, "MISSING_AHEAD", 40)
+    monkeypatch.setattr(read, "MISSING_AHEAD", 40)
     far = late(here, 64)
     blocks, most, announced = far.store.files.blocks, 0, []
     announce = blocks.announce
