@@ -25,7 +25,7 @@ from rlds_cli.archives.formats.tables import NOT, WITHOUT, Table
 from rlds_cli.archives.readers import DROP, FILL, Archive
 from rlds_cli.base.text import did_you_mean, is_below, natural
 from rlds_cli.errors import CorruptArchive, UnknownLayout
-from rlds_cli.ted import FLAGS, REWARD, Field, Kind, Note, Placement, Scalar
+from rlds_cli.ted import FLAGS, REWARD, Field, Note, Placement, Scalar
 
 NEXT_OBSERVATION = "next/observation"
 DONE, NEXT_DONE = "done", "next/done"
@@ -447,8 +447,15 @@ def row_field(name: str, d: h5py.Dataset, *, scalar: bool = False) -> Field:
             f"{Path(d.file.filename).name}: {d.name} holds {what} values, which a field cannot hold.",
             hint="rlds_cli.create(ID, episodes) takes anything that you can read yourself",
         )
-    kind: Kind = "text" if text else "array"
-    return Field(name, "str" if text else np.dtype(d.dtype.str).newbyteorder("=").name, shape, placement, kind)
+    if text:
+        return Field(name, "str", shape, placement, "text")
+    return _array_field(name, d.dtype.str, shape, placement)
+
+
+@lru_cache(1 << 10)
+def _array_field(name: str, dtype: str, shape: tuple[int, ...], placement: Placement) -> Field:
+    """Return a field of arrays: thousands of files may have the same ones."""
+    return Field(name, np.dtype(dtype).newbyteorder("=").name, shape, placement, "array")
 
 
 def common_rows(where: str, columns: Mapping[str, Any]) -> int:

@@ -214,6 +214,27 @@ def test_walk_gives_every_name_once_aliases_too(tmp_path: Path) -> None:
         assert list(datasets(f)) == ["a/x", "b", "c/x", "d"]
 
 
+def test_walk_gives_names_in_the_order_that_the_file_keeps(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w", track_order=True) as f:
+        f["b"], f["a"] = 1, 2
+        f.create_group("named", track_order=False).update({"d": 3, "c": 4})
+        f["kind"] = np.dtype("i2")  # a type by itself is neither a dataset nor a group
+    with open_file(tmp_path / "a.h5") as f:
+        assert [name for name, _ in walk(f)] == ["b", "a", "named", "named/c", "named/d"]
+        assert isinstance(dict(walk(f))["named"], h5py.Group)
+
+
+def test_names_that_no_file_should_have(tmp_path: Path) -> None:
+    for raw, said in (
+        (b"a\xff", r"b'a\\xff' is not a valid field name"),
+        (b"a\n", r"'a\\n' is not a valid field name"),
+    ):
+        with h5py.File(tmp_path / "a.h5", "w") as f:
+            f[raw] = 1
+        with pytest.raises(UnsafeArchive, match=said), open_file(tmp_path / "a.h5"):
+            pass
+
+
 def test_unchecked_open_is_quick_and_still_safe_where_read(tmp_path: Path) -> None:
     other = make(tmp_path / "other.h5", secret=np.arange(3))
     path = make(tmp_path / "a.h5", x=np.arange(3))

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlds_cli.archives.formats.hdf5_rows import RowReader, nan_count
+from rlds_cli.archives.formats.hdf5 import Layout
+from rlds_cli.archives.formats.hdf5_rows import PlainRows, RowReader, nan_count
+from rlds_cli.archives.formats.tables import open_flat
 from rlds_cli.errors import CorruptArchive, UnknownLayout
 
 
@@ -167,6 +169,57 @@ def test_any_blocks_of_any_chunks(tmp_path: Path, rows: int, chunk: tuple[int, i
         for start, stop in pairwise(bounds):
             more = min(stop + 1, rows)
             assert np.array_equal(reader.read(start, more)["x"], values[start:more])
+
+
+class TestPlainRows:
+    @pytest.mark.parametrize("dtype", ["bool", "u1", "i2", "f2", "<f4", ">f4", "<f8", ">i8", "c8", "enumeration"])
+    @pytest.mark.parametrize("shape", [(30,), (30, 3), (30, 2, 3), (30, 0), (0, 3)])
+    @pytest.mark.parametrize("chunks", [None, 7])
+    def test_equal_h5py(self, tmp_path: Path, dtype: str, shape: tuple[int, ...], chunks: int | None) -> None:
+        kind = h5py.enum_dtype({"reach": 0, "grasp": 1}, basetype="i2") if dtype == "enumeration" else np.dtype(dtype)
+        values = np.random.default_rng(0).integers(0, 2, shape).astype(kind)
+        path = tmp_path / "a.h5"
+        with h5py.File(path, "w") as f:
+            pieces = None if chunks is None or 0 in shape else (chunks, *shape[1:])
+            f.create_dataset("a/x", data=values, dtype=kind, chunks=pieces)
+        with h5py.File(path) as f, open_flat(path) as table:
+            for start, stop in ((0, 30), (0, 31), (3, 9), (20, 40), (30, 31), (5, 5)):
+                with table.rows(["a/x"]) as rows:
+                    seen = rows.read(start, stop)["a/x"]
+                want = f["a/x"][start:stop]
+                assert seen.dtype == want.dtype
+                assert np.array_equal(seen, want)
+
+    def test_a_dataset_in_the_header_of_its_object(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.h5"
+        with h5py.File(path, "w") as f:
+            compact = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+            compact.set_layout(h5py.h5d.COMPACT)
+            space = h5py.h5s.create_simple((5,))
+            h5py.h5d.create(f.id, b"x", h5py.h5t.NATIVE_INT32, space, compact).write(
+                h5py.h5s.ALL, h5py.h5s.ALL, np.arange(5, dtype="i4")
+            )
+        with open_flat(path) as table, table.rows(["x"]) as rows:
+            assert rows.read(1, 9)["x"].tolist() == [1, 2, 3, 4]
+
+    def test_numbers_beside_packed_ones_and_texts(self, tmp_path: Path) -> None:
+        path = make(tmp_path / "a.h5", x=np.arange(6), say=["a", "b", "c"] * 2)
+        with h5py.File(path, "a") as f:
+            f.create_dataset("packed", data=np.arange(6), compression="gzip")
+        with open_flat(path) as table, table.rows(["x", "packed", "say"]) as rows:
+            seen = rows.read(2, 4)
+        assert {k: v.tolist() for k, v in seen.items()} == {"x": [2, 3], "packed": [2, 3], "say": ["c", "a"]}
+
+    @pytest.mark.parametrize("rows", [3, 5])
+    def test_a_dataset_of_another_length_than_it_was_checked_with(self, tmp_path: Path, rows: int) -> None:
+        path = make(tmp_path / "a.h5", x=np.arange(4.0))
+        layouts = {"x": Layout((rows,), np.dtype(float), is_plain=True, is_written=True)}
+        with (
+            h5py.File(path) as f,
+            PlainRows(path, f, layouts) as reader,
+            pytest.raises(CorruptArchive, match=r"a\.h5: /x cannot be read"),
+        ):
+            reader.read(0, rows)
 
 
 def test_nan_count() -> None:

@@ -9,8 +9,9 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import h5py
 import numpy as np
@@ -41,15 +42,31 @@ MAGIC = b"\x89HDF\r\n\x1a\n"
 
 _SINGLE = {h5py.h5t.INTEGER, h5py.h5t.FLOAT, h5py.h5t.STRING, h5py.h5t.ENUM}  # classes of types of attributes
 _TEXT = h5py.string_dtype()
-MOST_KNOWN, MOST_NAMES = 1 << 16, 1 << 20  # files, and names in all of them
+MOST_KNOWN, MOST_NAMES, MOST_TYPES = 1 << 16, 1 << 20, 1 << 12  # files, names in all of them, and types
+_Id: TypeAlias = h5py.h5g.GroupID | h5py.h5d.DatasetID  # of an object in a file
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The shape and the dtype of a dataset; that of one without values, of no shape, is ()."""
+    """The shape and the dtype of a dataset; that of one without values, of no shape, is ().
+
+    ``is_plain`` says that it has rows of numbers, which no filter has packed, ``is_written`` that all chunks were
+    written.
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    is_plain: bool
+    is_written: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Type:
+    """The type of values: their dtype and bytes in NumPy, and whether parts of them are of variable length."""
+
+    dtype: np.dtype[Any]
+    size: int
+    is_variable: bool
 
 
 @dataclass(slots=True)
@@ -72,18 +89,24 @@ class Contents:
 
 _checked: dict[tuple[Path, disk.State], Contents] = {}  # files that are safe to read, as they were
 _names = 0  # in all of these
+_types: dict[bytes, _Type] = {}  # by their encodings: files have few types, and h5py takes long to describe one
 
 
 def is_hdf5(path: Path) -> bool:
     """Return whether a file starts as HDF5 does (a user block of 512, 1024, ... bytes may come first)."""
     try:
-        with path.open("rb") as f:
-            for offset in (0, 512, 1024, 2048):
-                f.seek(offset)
-                if f.read(8) == MAGIC:
-                    return True
+        return _is_hdf5(path, disk.state(path))
     except OSError:
         return False
+
+
+@lru_cache(MOST_KNOWN)
+def _is_hdf5(path: Path, state: disk.State) -> bool:
+    with path.open("rb") as f:
+        for offset in (0, 512, 1024, 2048):
+            f.seek(offset)
+            if f.read(8) == MAGIC:
+                return True
     return False
 
 
@@ -143,12 +166,21 @@ def _said(e: Exception) -> str:
 
 def _open(path: Path) -> h5py.File:
     try:
-        return h5py.File(path, "r", locking=False)
+        return h5py.File(h5py.h5f.open(os.fsencode(path), h5py.h5f.ACC_RDONLY, fapl=_without_locks()))
     except OSError as e:
         # HDF5 wants one setting per file and process, and a notebook may hold the file open with the other one.
         if "locking flag" in str(e):
             return h5py.File(path, "r")
         raise
+
+
+@cache
+def _without_locks() -> h5py.h5p.PropFAID:
+    """Return how ``h5py.File(path, "r", locking=False)`` opens a file: making this takes as long as opening one."""
+    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    access.set_libver_bounds(h5py.h5f.LIBVER_EARLIEST, h5py.h5f.LIBVER_LATEST)
+    access.set_file_locking(False, ignore_when_disabled=False)
+    return access
 
 
 def _is_damage(e: Exception) -> bool:
@@ -193,18 +225,17 @@ def _check(f: h5py.File, path: Path) -> Contents:
     known = path, disk.state(path)
     if known in _checked:
         return _checked[known]
-    found = Contents(attributes=_paths("", f))
+    found = Contents(attributes=_paths("", f.id))
     try:
-        for name, item in walk(f):
+        for name, item in _objects(f.id):
             name = sys.intern(name)
             if attributes := _paths(name, item):
                 found.attributes += attributes
                 found.described.append(name)
-            if isinstance(item, h5py.Dataset):
-                dtype = check_dataset(name, item, path)
-                found.datasets[name] = Layout(item.shape or (), _shared(dtype))
-                found.is_written = found.is_written and missing_chunks(item.id) is None
-            elif not len(item):
+            if isinstance(item, h5py.h5d.DatasetID):
+                found.datasets[name] = check_dataset(name, item, path)
+                found.is_written = found.is_written and found.datasets[name].is_written
+            elif not item.get_num_objs():
                 found.empty.append(name)
     except ArchiveError:
         raise
@@ -218,13 +249,8 @@ def _check(f: h5py.File, path: Path) -> Contents:
     return found
 
 
-def _paths(name: str, item: h5py.Group | h5py.Dataset) -> list[str]:
-    return [sys.intern(f"{name}@{key}") for key in attribute_names(item)]
-
-
-def _shared(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return one object for all dtypes of numbers that are equal: there may be a million of them."""
-    return dtype if dtype.metadata or dtype.kind not in "biufc" else np.dtype(dtype.str)
+def _paths(name: str, item: _Id) -> list[str]:
+    return [sys.intern(f"{name}@{_text(key)}") for key in _attribute_names(item)]
 
 
 def known_contents(path: Path) -> Contents | None:
@@ -257,15 +283,21 @@ def walk(group: h5py.Group) -> Iterator[tuple[str, h5py.Group | h5py.Dataset]]:
         A link out of the file, to nowhere or to a group that it lies in, a name such as ``..``, or too many of them:
         of objects, or of names for objects that have a name already.
     """
+    for name, item in _objects(group.id):
+        yield name, h5py.Group(item) if isinstance(item, h5py.h5g.GroupID) else h5py.Dataset(item, readonly=True)
+
+
+def _objects(group: h5py.h5g.GroupID) -> Iterator[tuple[str, _Id]]:
+    """Yield what `walk` does as h5py's identifiers: an object of h5py for each takes as long as all the rest."""
     count = aliases = 0
     seen: set[int] = set()
-    stack: list[tuple[str, h5py.Group, tuple[int, ...]]] = [("", group, (_address(group),))]
+    stack: list[tuple[str, h5py.h5g.GroupID, tuple[int, ...]]] = [("", group, (_address(group),))]
     while stack:
         prefix, parent, above = stack.pop()
-        for key in parent:
+        for key, kind, address in _links(parent):
             name = f"{prefix}/{key}" if prefix else key
             count += 1
-            item, address = _child(parent, key, name)
+            item = _child(parent, key, name, kind)
             aliases += address is None or address in seen
             if address is not None:
                 seen.add(address)
@@ -273,9 +305,9 @@ def walk(group: h5py.Group) -> Iterator[tuple[str, h5py.Group | h5py.Dataset]]:
                 raise _refused(f"{_file(group)} holds more than {MAX_OBJECTS:,} objects.")
             if aliases > MAX_ALIASES + ALIASES_EACH * len(seen):
                 raise _refused(f"{_file(group)} has {aliases:,} further names for {len(seen):,} objects, and more.")
-            if isinstance(item, h5py.Group):
+            if isinstance(item, h5py.h5g.GroupID):
                 stack.append((name, item, (*above, _descend(item, above, name))))
-            if isinstance(item, h5py.Group | h5py.Dataset):
+            if isinstance(item, _Id):
                 yield name, item
 
 
@@ -284,19 +316,45 @@ def datasets(group: h5py.Group) -> dict[str, h5py.Dataset]:
     return {name: d for name, d in sorted(walk(group)) if isinstance(d, h5py.Dataset)}
 
 
-def _child(parent: h5py.Group, key: str | bytes, name: str) -> tuple[object, int | None]:
-    """Return an object and its address; a soft link has no address."""
-    # Names that are not UTF-8 come as bytes.
+class _Link(NamedTuple):
+    """A link of a group; ``name`` is bytes if it is not UTF-8. Soft links have no address."""
+
+    name: Any
+    kind: int
+    address: int | None
+
+
+def _links(group: h5py.h5g.GroupID) -> list[_Link]:
+    """List the links of a group, in the order that h5py has them in."""
+    found: list[_Link] = []
+
+    def collect(raw: bytes, link: h5py.h5l.LinkInfo) -> None:
+        try:
+            name: Any = raw.decode()
+        except UnicodeDecodeError:
+            name = raw
+        found.append(_Link(name, link.type, int(link.u) if link.type == h5py.h5l.TYPE_HARD else None))
+
+    if isinstance(group, h5py.h5f.FileID):  # whose own properties say nothing of its root
+        group = h5py.h5g.open(group, b"/")
+    ordered = group.get_create_plist().get_link_creation_order() & h5py.h5p.CRT_ORDER_TRACKED
+    group.links.iterate(collect, idx_type=h5py.h5.INDEX_CRT_ORDER if ordered else h5py.h5.INDEX_NAME, info=True)
+    return found
+
+
+def _child(parent: h5py.h5g.GroupID, key: str | bytes, name: str, kind: int) -> object:
+    """Return the object that a link of a group leads to."""
     if isinstance(key, bytes) or key in ("", ".", "..") or not key.isprintable():
         raise _refused(f"{_file(parent)}: {name!r} is not a valid field name.")
-    info = parent.id.links.get_info(key.encode())
-    kind = info.type
+    if kind == h5py.h5l.TYPE_HARD:
+        return h5py.h5o.open(parent, key.encode())
+    group = h5py.Group(parent)
     if kind == h5py.h5l.TYPE_EXTERNAL:
-        link = parent.get(key, getlink=True)
+        link = group.get(key, getlink=True)
         raise _refused(f"{_file(parent)}: {name} is a link to another file ({link.filename}).")
-    if kind == h5py.h5l.TYPE_SOFT and parent.get(key) is None:
+    if kind == h5py.h5l.TYPE_SOFT and group.get(key) is None:
         raise _refused(f"{_file(parent)}: {name} is a broken link.")
-    return parent[key], int(info.u) if kind == h5py.h5l.TYPE_HARD else None
+    return group[key].id
 
 
 def _refused(what: str) -> UnsafeArchive:
@@ -305,7 +363,7 @@ def _refused(what: str) -> UnsafeArchive:
     )
 
 
-def _descend(group: h5py.Group, above: tuple[int, ...], name: str) -> int:
+def _descend(group: h5py.h5g.GroupID, above: tuple[int, ...], name: str) -> int:
     address = _address(group)
     if address in above:
         raise _refused(f"{_file(group)}: {name} is a link to a group that it lies in.")
@@ -314,12 +372,12 @@ def _descend(group: h5py.Group, above: tuple[int, ...], name: str) -> int:
     return address
 
 
-def _address(group: h5py.Group) -> int:
-    return int(h5py.h5o.get_info(group.id).addr)
+def _address(group: h5py.h5g.GroupID) -> int:
+    return int(h5py.h5o.get_info(group).addr)
 
 
-def _file(item: h5py.Group) -> str:
-    return Path(item.file.filename).name
+def _file(item: _Id) -> str:
+    return _path_of(item).name
 
 
 def missing_chunks(d: h5py.h5d.DatasetID) -> tuple[int, int] | None:
@@ -327,10 +385,12 @@ def missing_chunks(d: h5py.h5d.DatasetID) -> tuple[int, int] | None:
 
     Contiguous data count as one chunk.
     """
-    shape = d.shape
+    return _missing(d, d.shape, d.get_create_plist())
+
+
+def _missing(d: h5py.h5d.DatasetID, shape: tuple[int, ...] | None, plist: h5py.h5p.PropDCID) -> tuple[int, int] | None:
     if shape is None or 0 in shape:
         return None
-    plist = d.get_create_plist()
     layout = plist.get_layout()
     if layout == h5py.h5d.CHUNKED:
         total = math.prod(-(-n // c) for n, c in zip(shape, plist.get_chunk(), strict=True))
@@ -342,8 +402,8 @@ def missing_chunks(d: h5py.h5d.DatasetID) -> tuple[int, int] | None:
     return (total - there, total) if there < total else None
 
 
-def check_dataset(name: str, d: h5py.Dataset, path: Path) -> np.dtype[Any]:
-    """Return the dtype of a dataset; refuse one that reads other files or claims more than its file can hold.
+def check_dataset(name: str, d: h5py.h5d.DatasetID, path: Path) -> Layout:
+    """Return the layout of a dataset; refuse one that reads other files or claims more than its file can hold.
 
     Raises
     ------
@@ -355,29 +415,45 @@ def check_dataset(name: str, d: h5py.Dataset, path: Path) -> np.dtype[Any]:
         It is compressed in a way that this HDF5 cannot undo.
     """
     try:
-        dtype: np.dtype[Any] = d.dtype
+        kind = _type_of(d)
     except (TypeError, ValueError) as e:
         raise CorruptArchive(
             f"{path.name}: {name} is of a type that NumPy cannot hold: {e}.",
             hint="rlds_cli.create(ID, episodes) takes anything that you can read yourself",
         ) from e
-    plist = d.id.get_create_plist()
+    plist = d.get_create_plist()
     virtual = plist.get_layout() == h5py.h5d.VIRTUAL
     if virtual:  # before its shape is asked for, which opens the sources
-        _check_virtual(name, d, path)
+        _check_virtual(name, h5py.Dataset(d), path)
     if plist.get_external_count():
-        raise _refused(f"{path.name}: {name} keeps its data in another file ({d.external[0][0]}).")
+        external = h5py.Dataset(d).external[0][0]
+        raise _refused(f"{path.name}: {name} keeps its data in another file ({external}).")
     filters = {plist.get_filter(i)[0] for i in range(plist.get_nfilters())}
-    _check_size(name, d, path, virtual=virtual, counted=bool(filters & _COUNTED))
-    if hdf5_limits.is_variable(d.id.get_type()):
-        hdf5_limits.check_heap(d.id, path)
+    stated = d.shape
+    shape = stated or ()
+    _check_size(name, d, path, shape, kind, virtual=virtual, counted=bool(filters & _COUNTED))
+    if kind.is_variable:
+        hdf5_limits.check_heap(d, path)
     for code in filters:
         if not h5py.h5z.filter_avail(code):
             raise MissingPackage(
                 f"{path.name}: {name} is compressed with HDF5 filter {code}, which is not installed.",
                 hint=f"h5repack -f GZIP=4 {path.name} repacked.h5, or set HDF5_PLUGIN_PATH to where the filter lies",
             )
-    return dtype
+    is_number = kind.dtype.kind in "biufc" and not kind.dtype.metadata  # which has the names of an enumeration
+    is_plain = bool(shape) and not filters and not virtual and is_number
+    return Layout(shape, kind.dtype, is_plain, is_written=_missing(d, stated, plist) is None)
+
+
+def _type_of(d: h5py.h5d.DatasetID) -> _Type:
+    """Return the type of the values of a dataset, one object for all that are equal: there may be a million of them."""
+    kind = d.get_type()
+    encoded = kind.encode()
+    if (found := _types.get(encoded)) is None:
+        if len(_types) >= MOST_TYPES:
+            _types.clear()
+        found = _types[encoded] = _Type(kind.dtype, kind.get_size(), hdf5_limits.is_variable(kind))
+    return found
 
 
 def _check_virtual(name: str, d: h5py.Dataset, path: Path) -> None:
@@ -391,19 +467,21 @@ def _check_virtual(name: str, d: h5py.Dataset, path: Path) -> None:
             raise _refused(f"{path.name}: {name} is a virtual dataset, and its source {source.dset_name} is missing.")
 
 
-def _check_size(name: str, d: h5py.Dataset, path: Path, *, virtual: bool, counted: bool) -> None:
-    shape, size = d.id.shape or (), d.id.get_type().get_size()
+def _check_size(
+    name: str, d: h5py.h5d.DatasetID, path: Path, shape: tuple[int, ...], kind: _Type, *, virtual: bool, counted: bool
+) -> None:
+    size = kind.size
     claimed = math.prod(max(n, 1) for n in shape) * size
     if claimed <= UNWRITTEN_BYTES:
         return
-    chunk = math.prod(d.chunks or (0,)) * size
+    chunk = math.prod(h5py.Dataset(d).chunks or (0,)) * size
     row = math.prod(shape[1:]) * size
     if row > MAX_ROW:
-        raise _refused(f"{path.name}: {name} claims {list(shape)} {d.dtype}, of which a row has {row:,} bytes.")
-    stored = 0 if 0 in shape else path.stat().st_size if virtual else d.id.get_storage_size()
-    if claimed > MAX_RATIO * (stored if not counted or 0 in shape else d.id.get_num_chunks() * chunk):
+        raise _refused(f"{path.name}: {name} claims {list(shape)} {kind.dtype}, of which a row has {row:,} bytes.")
+    stored = 0 if 0 in shape else path.stat().st_size if virtual else d.get_storage_size()
+    if claimed > MAX_RATIO * (stored if not counted or 0 in shape else d.get_num_chunks() * chunk):
         raise _refused(
-            f"{path.name}: {name} claims {list(shape)} {d.dtype} ({claimed:,} bytes) and stores {stored:,} bytes."
+            f"{path.name}: {name} claims {list(shape)} {kind.dtype} ({claimed:,} bytes) and stores {stored:,} bytes."
         )
 
 
@@ -424,27 +502,23 @@ def whole(d: h5py.Dataset) -> Any:
     return d[()]
 
 
-def has_attributes(item: h5py.Group | h5py.Dataset) -> bool:
-    """Return whether a group or dataset has attributes."""
-    return bool(h5py.h5a.get_num_attrs(item.id))
-
-
 def attribute_names(item: h5py.Group | h5py.Dataset) -> list[str]:
     """Return the names of the attributes of a group or dataset."""
-    return [_text(name) for name in _attribute_names(item)]
+    return [_text(name) for name in _attribute_names(item.id)]
 
 
-def _attribute_names(item: h5py.Group | h5py.Dataset) -> list[bytes]:
+def _attribute_names(item: _Id) -> list[bytes]:
     names: list[bytes] = []
-    if has_attributes(item):
-        h5py.h5a.iterate(item.id, lambda name, *_: names.append(name))
+    if h5py.h5a.get_num_attrs(item):
+        h5py.h5a.iterate(item, lambda name, *_: names.append(name))
     return names
 
 
 def attribute_values(item: h5py.Group | h5py.Dataset) -> Iterator[tuple[str, Any]]:
     """Yield the names and values of the attributes of a group or dataset, by name."""
-    path, checked = _path_of(item), False
-    for name in _attribute_names(item):
+    names, checked = _attribute_names(item.id), False
+    path = _path_of(item.id) if names else Path()
+    for name in names:
         found = h5py.h5a.open(item.id, name)
         kind = found.get_type()
         if not checked and hdf5_limits.is_variable(kind):
@@ -455,7 +529,7 @@ def attribute_values(item: h5py.Group | h5py.Dataset) -> Iterator[tuple[str, Any
 
 def attribute(item: h5py.Group | h5py.Dataset, key: str | bytes) -> Any:
     """Read one attribute; raises KeyError if there is none. Names that are not UTF-8 are bytes."""
-    path, name = _path_of(item), key if isinstance(key, bytes) else key.encode()
+    path, name = _path_of(item.id), key if isinstance(key, bytes) else key.encode()
     found = h5py.h5a.open(item.id, name)
     kind = found.get_type()
     if hdf5_limits.is_variable(kind):
@@ -463,8 +537,8 @@ def attribute(item: h5py.Group | h5py.Dataset, key: str | bytes) -> Any:
     return _attribute(item, name, found, kind, path)
 
 
-def _path_of(item: h5py.Group | h5py.Dataset) -> Path:
-    return Path(os.fsdecode(h5py.h5f.get_name(item.id)))
+def _path_of(item: _Id) -> Path:
+    return Path(os.fsdecode(h5py.h5f.get_name(item)))
 
 
 def _attribute(

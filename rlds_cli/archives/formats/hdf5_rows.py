@@ -8,7 +8,8 @@ inflates and unshuffles them (zlib lets go of the interpreter), for this block a
     read(0, 20000)                              ###########################               inflated, waited for
     meanwhile                                                              -------------  looked ahead
 
-Every chunk is inflated once, although blocks share it. h5py reads datasets with other filters than deflate.
+Every chunk is inflated once, although blocks share it. h5py reads datasets with other filters than deflate. Numbers
+that no filter has packed are read by HDF5 alone.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import h5py
 import numpy as np
 
 from rlds_cli.archives.formats import hdf5_limits
-from rlds_cli.archives.formats.hdf5 import reading
+from rlds_cli.archives.formats.hdf5 import Layout, reading
 from rlds_cli.base.array_types import Array
 from rlds_cli.errors import CorruptArchive, UnsafeArchive
 
@@ -106,6 +107,48 @@ class RowReader:
             text = name not in self._as_bytes and h5py.check_string_dtype(d.dtype)
             rows: Array = (d.asstr() if text else d)[start:stop]
             return rows
+
+
+class PlainRows:
+    """Rows of datasets of one open file that are all plain (`hdf5.Layout`), as `RowReader` reads them.
+
+    HDF5 copies them by itself: what h5py prepares for each dataset takes five times as long as reading a short one.
+    """
+
+    def __init__(self, path: Path, file: h5py.File, layouts: Mapping[str, Layout]) -> None:
+        self._path, self._layouts = path, layouts
+        self._datasets = {name: h5py.h5d.open(file.id, name.encode()) for name in layouts}
+
+    def __enter__(self) -> PlainRows:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+    def read(self, start: int, stop: int) -> dict[str, Array]:
+        """Read rows ``start`` to ``stop`` of every dataset, or as many as there are.
+
+        Raises
+        ------
+        CorruptArchive
+            They cannot be read, or the file was changed.
+        """
+        return {name: self._rows(name, start, stop) for name in self._layouts}
+
+    def _rows(self, name: str, start: int, stop: int) -> Array:
+        layout, d = self._layouts[name], self._datasets[name]
+        length, *row = layout.shape
+        stop = min(stop, length)
+        rows: Array = np.empty((max(stop - start, 0), *row), layout.dtype)
+        if not rows.size:
+            return rows
+        chosen = h5py.h5s.ALL
+        with reading(self._path, f"/{name}"):
+            if len(rows) < length:
+                chosen = d.get_space()
+                chosen.select_hyperslab((start, *(0 for _ in row)), rows.shape)
+            d.read(h5py.h5s.create_simple(rows.shape), chosen, rows)
+        return rows
 
 
 def components(values: Array) -> Array:

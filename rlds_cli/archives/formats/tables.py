@@ -33,6 +33,7 @@ from rlds_cli.archives.formats.arrow_files import is_arrow, open_arrow
 from rlds_cli.archives.formats.arrow_tables import MISSING as MISSING
 from rlds_cli.archives.formats.arrow_tables import ArrowFile, is_nan
 from rlds_cli.archives.formats.hdf5 import (
+    Contents,
     attribute_names,
     attributes,
     contents,
@@ -41,7 +42,7 @@ from rlds_cli.archives.formats.hdf5 import (
     plain,
     whole,
 )
-from rlds_cli.archives.formats.hdf5_rows import RowReader
+from rlds_cli.archives.formats.hdf5_rows import PlainRows, RowReader
 from rlds_cli.archives.formats.image_columns import EncodedColumn
 from rlds_cli.archives.formats.npz import NpzFile, is_npz, open_npz
 from rlds_cli.archives.formats.parquet import is_parquet, open_parquet
@@ -97,14 +98,17 @@ class TableSource(Protocol):
 
 
 class Hdf5:
-    """An open HDF5 file as a source; ``described`` are the groups and datasets below its root that have attributes."""
+    """An open HDF5 file as a source, and what it holds."""
 
-    def __init__(self, path: Path, file: Any, described: Sequence[str] = ()) -> None:
-        self.path, self.file, self.described = path, file, described
+    def __init__(self, path: Path, file: Any, found: Contents) -> None:
+        self.path, self.file, self.found = path, file, found
         self.images: Collection[str] = ()  # columns of texts that are encoded images
 
     def rows(self, names: Collection[str]) -> TableRows:
         """Return a reader of the rows of some columns."""
+        layouts = {n: self.found.datasets[n] for n in sorted(names)}
+        if all(of.is_plain for of in layouts.values()):
+            return PlainRows(self.path, self.file, layouts)
         return RowReader(self.path, {n: self.file[n] for n in sorted(names)}, as_bytes=self.images)
 
     def array(self, name: str, *, most: int = MAX_METADATA) -> Array:
@@ -367,7 +371,7 @@ class Table:
         """Yield the file and the objects in it that have attributes, after their paths with a slash."""
         if isinstance(self.source, Hdf5):
             yield "", self.source.file
-            yield from ((f"{name}/", self.source.file[name]) for name in self.source.described)
+            yield from ((f"{name}/", self.source.file[name]) for name in self.source.found.described)
 
 
 def _own_attributes(item: Any) -> list[str]:
@@ -553,7 +557,7 @@ def hdf5_table(path: Path, f: h5py.File) -> Table:
         return _ring_table(path, f)
     layouts = sorted(found.datasets.items(), key=lambda item: item[0])
     columns = {name: TableColumn(name, of.shape, of.dtype, path.name) for name, of in layouts}
-    return _table(path, Hdf5(path, f, found.described), columns)
+    return _table(path, Hdf5(path, f, found), columns)
 
 
 def _ring_table(path: Path, f: h5py.File) -> Table:

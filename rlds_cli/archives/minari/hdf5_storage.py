@@ -282,7 +282,7 @@ def members(group: h5py.Group, path: Path) -> dict[str, Any]:
             raise UnsafeArchive(f"{path.name}: {name} is a link to another file.")
         if isinstance(item, h5py.h5d.DatasetID):
             if not _harmless(item):
-                check_dataset(name, h5py.Dataset(item), path)
+                check_dataset(name, item, path)
             found[name] = item
         elif isinstance(item, h5py.h5g.GroupID) and kind == h5py.h5l.TYPE_HARD:
             found[name] = item

@@ -115,9 +115,11 @@ def of_beside(
     uses: dict[Path, tuple[str, ...]] = {}
     shown: dict[Path, Path] = {}  # below the root, whatever its links lead to
     for table in archive.files:
+        if not (cameras := files.get(table)):
+            continue
         directory = table.parent.resolve()
         has_links = directory != table.parent
-        for field, paths in files.get(table, {}).items():
+        for field, paths in cameras.items():
             for path in paths:
                 if has_links and path not in uses:
                     shown[path] = table.parent / path.relative_to(directory)

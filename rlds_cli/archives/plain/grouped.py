@@ -248,13 +248,14 @@ def _contents(archive: Archive) -> _Contents:
     """Read the headers and flags of all files, without those that ``skip_bad`` leaves out."""
     found = _Contents()
     for index in _usual_first(archive) if archive.skip_bad else range(len(archive.files)):
+        if not archive.skip_bad:
+            found.add_file(archive, index)
+            continue
         before = replace(found, once=dict(found.once), videos=dict(found.videos))  # nothing else is changed in place
         entries, notes = len(found.entries), len(found.notes)  # but these, which become longer
         try:
             found.add_file(archive, index)
         except ArchiveError as e:
-            if not archive.skip_bad:
-                raise
             found = before
             del found.entries[entries:], found.notes[notes:]
             found.notes.append(skipped_file(archive.name_of(index), e))
