@@ -6,9 +6,7 @@ drawn: ``rlds --help`` must not wait for NumPy.
 
 from __future__ import annotations
 
-import atexit
 import errno
-import gc as collector  # gc is a command beside this
 import os
 import stat
 import sys
@@ -18,14 +16,11 @@ from rlds_cli.cli.commands import COMMANDS as COMMANDS
 from rlds_cli.cli.commands import app as app
 from rlds_cli.errors import NoPermission, NoSpace, RldsError
 
-_ALLOCATIONS = 5_000  # between two searches for cycles: with Python's 700, they take a twentieth of a short command
 _UNUSABLE_PATH = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EROFS)
 
 
 def main() -> None:
     """Run the command line; exit 0 done, 1 expected failure, 2 usage, 130 interrupted."""
-    collector.set_threshold(_ALLOCATIONS)
-    atexit.register(collector.freeze)  # else Python looks for cycles in all that it throws away: a fifth of a command
     os.umask(os.umask(0o077) | stat.S_IWOTH)  # also where there is none, a new home is not for everybody to write
     try:
         with out.escaped_warnings():

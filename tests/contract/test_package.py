@@ -189,6 +189,30 @@ def test_a_module_that_has_neither_name_is_missing() -> None:
     assert gone.stderr.splitlines()[-1].startswith("ModuleNotFoundError: ")
 
 
+@pytest.mark.parametrize(
+    ("end", "code", "error"), [("sys.exit(3)", 3, ""), ("", 0, ""), ("raise ValueError", 1, "ValueError")]
+)
+def test_a_command_ends_after_its_threads_and_handlers(end: str, code: int, error: str) -> None:
+    """It frees nothing by itself, but what was to happen at its end does, and what was written arrives."""
+    script = f"""
+import atexit, sys, threading, time
+import rlds_cli.cli
+from rlds_cli.__main__ import run
+
+def main():
+    atexit.register(print, "handler")
+    threading.Thread(target=lambda: (time.sleep(0.1), print("thread"))).start()
+    print("main")
+    {end}
+
+rlds_cli.cli.main = main
+run()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (code, "main\nthread\nhandler\n")
+    assert done.stderr.endswith(f"{error}\n" if error else "")
+
+
 def test_exit_codes() -> None:
     """Of a process, for what ends well and what does not; the others here."""
 
