@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from rlds_cli.base import refs, text, visible
 from rlds_cli.look.checks.findings import CheckReport, Finding, MeasureSummary, Severity
-from rlds_cli.look.pages import grid, line, plain
+from rlds_cli.look.pages import Grid, line, plain
 
 STYLES: dict[Severity, str] = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 _WIDE = 100  # columns from which findings stand in a table
@@ -59,6 +58,8 @@ def findings(console: Console, options: ConsoleOptions, found: tuple[Finding, ..
             for part in ((f"{f.severity} {f.code}: ", STYLES[f.severity]), f"{visible.line(sentence(f))}\n")
         ]
         return Text.assemble(*parts, end="")
+    from rich.table import Table  # slow to import, and not for a pipe
+
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
@@ -68,13 +69,13 @@ def findings(console: Console, options: ConsoleOptions, found: tuple[Finding, ..
     return table
 
 
-def measures(found: tuple[MeasureSummary, ...]) -> Table:
+def measures(found: tuple[MeasureSummary, ...]) -> Grid:
     """Return measures over the episodes that have a value, as a table."""
     columns = ("MEASURE", "UNIT", "LEAST", "MEDIAN", "GREATEST", "EPISODES")
-    table = grid((c, "left" if k < 2 else "right") for k, c in enumerate(columns))
+    table = Grid((c, "left" if k < 2 else "right") for k, c in enumerate(columns))
     for m in found:
         numbers = ("-" if x is None else f"{x:.3g}" for x in (m.least, m.median, m.greatest))
-        table.add_row(plain(m.name), plain(m.unit), *numbers, f"{m.episodes:,}")
+        table.add_row(plain(m.name), plain(m.unit), *map(plain, (*numbers, f"{m.episodes:,}")))
     return table
 
 

@@ -9,12 +9,11 @@ from functools import partial
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.table import Table
 
 from rlds_cli.base import text
 from rlds_cli.base.figures import figure, number
 from rlds_cli.base.files.hashing import short
-from rlds_cli.look.pages import fitting, grid, line, plain
+from rlds_cli.look.pages import Grid, fitting, line, plain
 from rlds_cli.look.report.columns import Distribution
 from rlds_cli.look.report.diff import Deviation, Difference, Drift, EpisodesDifference, FieldDifference, Side
 
@@ -40,8 +39,8 @@ class DifferencePage:
             return
         if d.close:
             yield line(console, f"equal within the tolerance: rtol {d.tolerance.rtol:g}, atol {d.tolerance.atol:g}")
-        yield fitting(console, options, [lambda: _counts(d, self.verbose)])
-        yield fitting(console, options, [partial(_fields, d, detail) for detail in (2, 1, 0)])
+        yield fitting(options, [lambda: _counts(d, self.verbose)])
+        yield fitting(options, [partial(_fields, d, detail) for detail in (2, 1, 0)])
         if d.episodes:
             yield from (line(console, text) for text in (*_episodes(d.episodes), *d.why))
         yield from (line(console, text) for text in (*_columns(d), *_facts(d)))
@@ -72,8 +71,8 @@ def _value(value: Any) -> str:
     return "-" if value is None else str(value).lower() if isinstance(value, bool) else f"{value}"
 
 
-def _counts(d: Difference, verbose: bool) -> Table:
-    table = grid([("", "left"), ("A", "right"), ("B", "right"), ("", "right")])
+def _counts(d: Difference, verbose: bool) -> Grid:
+    table = Grid([("", "left"), ("A", "right"), ("B", "right"), ("", "right")])
     for c in d.counts:
         if verbose or c.a != c.b or c.name in ("steps", "episodes"):
             change = f"{c.b - c.a:+,}" if c.a != c.b else ""
@@ -88,10 +87,10 @@ def _median(d: Distribution | None) -> str:
     return "-" if d is None else figure(d.median)
 
 
-def _fields(d: Difference, detail: int) -> Table:
+def _fields(d: Difference, detail: int) -> Grid:
     """Fields and their changes; ``detail`` 1 adds drift of means, 2 also drift of ranges."""
     columns = [("FIELD", "left"), ("", "left"), *([("", "left")] if detail else [])]
-    table = grid(columns)
+    table = Grid(columns)
     for f in d.fields:
         cells = [f.name, _what(f), *([_drift(f.drift, ranges=detail > 1)] if detail else [])]
         table.add_row(*(plain(cell, _STYLES[f.change]) for cell in cells))

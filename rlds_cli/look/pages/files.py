@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.table import Table
 
 from rlds_cli.base import text, visible
 from rlds_cli.base.figures import shape
-from rlds_cli.look.pages import grid, line, plain
+from rlds_cli.look.pages import Grid, line, plain
 from rlds_cli.look.report.files import FileReport
 from rlds_cli.look.report.order import rank
 
@@ -48,15 +47,15 @@ def _file_heading(r: FileReport) -> str:
     return f"{r.path} is {r.what}, {text.size_of(r.bytes)}{why}.{alike}{inside}"
 
 
-def _file_fields(r: FileReport) -> Table:
-    table = grid([("FIELD", "left"), ("AT", "left"), ("DTYPE", "left"), ("SHAPE", "left")])
+def _file_fields(r: FileReport) -> Grid:
+    table = Grid([("FIELD", "left"), ("AT", "left"), ("DTYPE", "left"), ("SHAPE", "left")])
     for f in sorted(r.fields, key=rank):
         table.add_row(*(plain(c) for c in (f.name, f.placement, f.codec or f.dtype, shape(f.shape))))
     return table
 
 
-def _file_tree(r: FileReport) -> Table:
-    table = grid([("", "left")] * 4)
+def _file_tree(r: FileReport) -> Grid:
+    table = Grid([("", "left")] * 4)
     field_of = {key: field for field, key in (r.guessed or {}).items()}
     for node in r.tree[:_MOST_NODES]:
         guess = f"{field_of[node.name]}?" if node.name in field_of else ""

@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from rlds_cli.base import refs, text
 from rlds_cli.base.figures import figure, number, shape, space_text
 from rlds_cli.base.files.hashing import short
 from rlds_cli.look.checks.findings import SEVERITIES
-from rlds_cli.look.pages import fitting, grid, line, plain
+from rlds_cli.look.pages import Grid, fitting, line, plain
 from rlds_cli.look.pages.checks import findings, tally
 from rlds_cli.look.report.columns import Distribution, OwnColumn, resample, sparkline, trace
 from rlds_cli.look.report.summary import EpisodeReport, FieldSummary, FieldTrace, Summary
@@ -70,16 +69,14 @@ class SummaryPage:
         yield line(console, _heading(s, self.ref), "bold")
         yield from (line(console, text) for text in (*_about(s), *_growing(s), _counts(s)))
         tables = [partial(field_table, s.fields, names, w, ascii_only) for names, w in DETAIL]
-        table = fitting(console, options, tables)
+        table = fitting(options, tables)
         yield table
-        yield from (line(console, text, "dim") for text in _below(s, remarks=table.columns[-1].header == ""))
+        yield from (line(console, text, "dim") for text in _below(s, remarks=not table.columns[-1][0]))
         if any(f.elements for f in s.fields):
             yield fitting(
-                console,
-                options,
-                [partial(element_table, s.fields, names, w, ascii_only) for names, w in ELEMENT_DETAIL],
+                options, [partial(element_table, s.fields, names, w, ascii_only) for names, w in ELEMENT_DETAIL]
             )
-        yield fitting(console, options, [partial(_distributions, s, w, ascii_only) for w in (16, 8, 0)])
+        yield fitting(options, [partial(_distributions, s, w, ascii_only) for w in (16, 8, 0)])
         yield from (line(console, text) for text in (*_ends(s, 16, ascii_only), *_more(s)))
         if s.findings:
             yield findings(console, options, s.findings)
@@ -158,8 +155,8 @@ def _below(s: Summary, *, remarks: bool) -> Iterator[str]:
         yield f"saturated: share of {steps} with an element at {bounds} (within 0.1 % of the range)"
 
 
-def _distributions(s: Summary, width: int, ascii_only: bool) -> Table:
-    table = grid([("", "left")] * 4)
+def _distributions(s: Summary, width: int, ascii_only: bool) -> Grid:
+    table = Grid([("", "left")] * 4)
     for name, found, score in (("returns", s.returns, s.scores), ("lengths", s.lengths, None)):
         if found is None:
             continue
@@ -249,9 +246,9 @@ class _Line:
     heading: bool = False
 
 
-def field_table(fields: Sequence[FieldSummary], names: Sequence[str], width: int, ascii_only: bool) -> Table:
+def field_table(fields: Sequence[FieldSummary], names: Sequence[str], width: int, ascii_only: bool) -> Grid:
     """The tree of fields with the columns ``names`` and histograms of ``width`` characters."""
-    found = grid((name, "left" if name in _LEFT else "right") for name in names)
+    found = Grid((name, "left" if name in _LEFT else "right") for name in names)
     for entry in tree(fields, ascii_only):
         cells = _cells(entry, width, ascii_only)
         found.add_row(*(plain(cells.get(name, "")) for name in names), style="dim" if entry.heading else "")
@@ -322,9 +319,9 @@ def _remark(f: FieldSummary) -> str:
 # -- elements of rows
 
 
-def element_table(fields: Sequence[FieldSummary], headings: Sequence[str], width: int, ascii_only: bool) -> Table:
+def element_table(fields: Sequence[FieldSummary], headings: Sequence[str], width: int, ascii_only: bool) -> Grid:
     """Statistics of every element of the fields, and histograms of ``width`` characters."""
-    found = grid([("ELEMENT", "left"), *((h, "right") for h in headings), *([("", "left")] if width else [])])
+    found = Grid([("ELEMENT", "left"), *((h, "right") for h in headings), *([("", "left")] if width else [])])
     for f in fields:
         for e in f.elements or ():
             values = dict(zip(_STATISTICS, (e.mean, e.std, e.min, e.q01, e.q99, e.max), strict=True))
@@ -352,7 +349,7 @@ class EpisodePage:
         origin = _origin(r)
         if origin:
             yield line(console, origin)
-        yield fitting(console, options, [partial(_table, r, w, ends, options.ascii_only) for w, ends in _DETAIL])
+        yield fitting(options, [partial(_table, r, w, ends, options.ascii_only) for w, ends in _DETAIL])
         hidden = [f"{f.name}: {f.hidden:,} more dimensions" for f in r.fields if f.hidden]
         if hidden:
             yield line(console, f"{'; '.join(hidden)}   --stats shows all", "dim")
@@ -379,9 +376,9 @@ def _origin(r: EpisodeReport) -> str:
     return f"from {', '.join(where)}; {rows}" if where else rows
 
 
-def _table(r: EpisodeReport, width: int, ends: bool, ascii_only: bool) -> Table:
+def _table(r: EpisodeReport, width: int, ends: bool, ascii_only: bool) -> Grid:
     sides = [("FIRST", "right"), ("LAST", "right")] if ends else []
-    table = grid([("FIELD", "left"), ("", "left"), ("MIN", "right"), ("MAX", "right"), *sides])
+    table = Grid([("FIELD", "left"), ("", "left"), ("MIN", "right"), ("MAX", "right"), *sides])
     for f in r.fields:
         for row in _rows(f, width, ends, ascii_only):
             table.add_row(*row)
