@@ -17,7 +17,7 @@ from rlds_cli.cli.commands import app
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
-    from rlds_cli.look.checks.findings import CheckReport
+    from rlds_cli.look.checks.check_report import CheckReport
 
 _LONGEST_WORD = 128 * 1024 - 1  # bytes of an argument of a command on Linux
 _NEW = 3  # exit code of --since

@@ -21,7 +21,7 @@ from rlds_cli.cli.helping import UsageError
 from rlds_cli.errors import RldsError
 
 if TYPE_CHECKING:
-    from rlds_cli.look.report.summary import Outcome
+    from rlds_cli.look.report.derived import Outcome
     from rlds_cli.preprocess.builtin import Argument, Builtin
     from rlds_cli.preprocess.shards import ShardReport
     from rlds_cli.preprocess.trial import FieldChange, Report, Values

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from rlds_cli.dataset.editing import remake as remake
     from rlds_cli.dataset.environments import known_spaces as known_spaces
     from rlds_cli.dataset.environments import make_env as make_env
-    from rlds_cli.dataset.environments import reference_scores as reference_scores
     from rlds_cli.dataset.expressions import expression_of as expression_of
     from rlds_cli.dataset.history import ProvenanceStep as ProvenanceStep
     from rlds_cli.dataset.history import Version as Version
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from rlds_cli.dataset.provenance import sources_for_another as sources_for_another
     from rlds_cli.dataset.rewards import other_rewards as other_rewards
     from rlds_cli.dataset.rows import Rows as Rows
+    from rlds_cli.dataset.scores import reference_scores as reference_scores
     from rlds_cli.dataset.selection import matching as matching
     from rlds_cli.dataset.tasks import StepTasks as StepTasks
     from rlds_cli.dataset.tasks import Tasks as Tasks
@@ -106,7 +106,7 @@ lazy(
         "compaction": "compact",
         "datasets": "ArrayLike Dataset open_dataset",
         "editing": "Outcome append_step remake",
-        "environments": "known_spaces make_env reference_scores",
+        "environments": "known_spaces make_env",
         "expressions": "expression_of",
         "history": "ProvenanceStep Version named_versions version_of versions_of",
         "layouts": "d4rl_fields d4rl_steps",
@@ -114,6 +114,7 @@ lazy(
         "provenance": "EpisodeOrigins ReadAs source_of_step sources_for_another",
         "rewards": "other_rewards",
         "rows": "Rows",
+        "scores": "reference_scores",
         "selection": "matching",
         "tasks": "StepTasks Tasks",
         "transforms": "MOST_CHANNELS Clip Elementwise Metres Normalize Resize Reward ToFloat stands_for",

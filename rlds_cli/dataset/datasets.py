@@ -17,15 +17,14 @@ from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.integers import within
 from rlds_cli.base.settings import StrPath
 from rlds_cli.base.text import is_below, join_name
-from rlds_cli.dataset import environments, layouts, partition, provenance, selection
+from rlds_cli.dataset import layouts, partition, selection
 from rlds_cli.dataset.batch import Batch
 from rlds_cli.dataset.layouts import Layout
 from rlds_cli.dataset.opening import open_at
-from rlds_cli.dataset.provenance import EpisodeOrigin, TransitionSource
 from rlds_cli.dataset.rewards import other_rewards
+from rlds_cli.dataset.scores import reference_scores
 from rlds_cli.dataset.selection import EpisodeColumns, StoredStats, no_field
 from rlds_cli.dataset.shortcuts import Shortcuts
-from rlds_cli.dataset.tasks import Tasks
 from rlds_cli.errors import InvalidArgument, NoReward, UnknownField
 from rlds_cli.store import History, Manifest, Stats, Store, open_store
 from rlds_cli.ted import FLAGS, REWARD, Field
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from rlds_cli.dataset.decisions.journal import DecisionJournal
     from rlds_cli.dataset.decisions.planning import DecisionPlan
     from rlds_cli.dataset.history import Version
+    from rlds_cli.dataset.provenance import TransitionSource
 
 ArrayLike = npt.ArrayLike
 
@@ -346,6 +346,8 @@ class Dataset(Shortcuts):
         ``task`` is what is to be done at these steps, in words: ``task_at`` of a dataset that has it, else the text of
         the episode. ``subtask`` is looked up in the intervals of the episode column ``subtasks``.
         """
+        from rlds_cli.dataset.tasks import Tasks
+
         name = join_name(key)
         if name in Tasks.NAMES and name in (tasks := Tasks(self.store)).told:
             return tasks.gather(rows, name)
@@ -357,6 +359,9 @@ class Dataset(Shortcuts):
         ``next/observed`` [T, 1] is added if the final observation is not recorded; and ``task`` and ``subtask`` [T],
         the texts of each step, where the dataset has any.
         """
+        from rlds_cli.dataset.provenance import EpisodeOrigin
+        from rlds_cli.dataset.tasks import Tasks
+
         k = within(k, self.num_episodes, f"episodes in {self.id}")
         length = int(self.episodes["length"][k])
         batch = self._read(np.full(length, k), np.arange(length), list(self.schema))
@@ -453,6 +458,8 @@ class Dataset(Shortcuts):
         RldsError
             The dataset was made in memory: there is no archive.
         """
+        from rlds_cli.dataset import provenance
+
         number = within(index, len(self), f"transitions in {self.id}")
         episode, step = self._places_of(np.array([number]))
         return provenance.source_of_step(self.store, int(self.episodes.index[episode[0]]), int(step[0]))
@@ -880,7 +887,7 @@ class Dataset(Shortcuts):
         RldsError
             No reference scores are known.
         """
-        low, high = environments.reference_scores(self.manifest)
+        low, high = reference_scores(self.manifest)
         return (np.asarray(total_reward, np.float64) - low) / (high - low)
 
     def make_env(self, **kwargs: Any) -> gymnasium.Env[Any, Any]:
@@ -900,6 +907,8 @@ class Dataset(Shortcuts):
         MissingPackage
             Gymnasium, or the package of the environment, is not installed.
         """
+        from rlds_cli.dataset import environments
+
         return environments.make_env(self.manifest, tuple(self.schema.values()), **kwargs)
 
     if not TYPE_CHECKING:  # type checkers find wrong names by themselves

@@ -1,4 +1,4 @@
-"""Make the environment of a dataset with Gymnasium, and find the reference returns of its scores.
+"""Make the environment of a dataset with Gymnasium.
 
 The description in an archive is data: id, settings and wrappers are looked up, and an entry point is never imported
 from it. ``registry/environments.json`` lists replacements for environments that no longer exist.
@@ -16,7 +16,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from rlds_cli import homes
 from rlds_cli.base.files.packaged import registry_directory
 from rlds_cli.errors import MissingPackage, NoEnvironment, RldsError
 from rlds_cli.store import Manifest
@@ -302,24 +301,3 @@ def _gymnasium() -> Any:
             "Environments are made with Gymnasium, which is not installed.", hint="pip install 'rlds-cli[spaces]'"
         ) from e
     return gymnasium
-
-
-def reference_scores(manifest: Manifest) -> tuple[float, float]:
-    """Return the returns for scores 0 and 1, from the archive or else from the registry.
-
-    Raises
-    ------
-    RldsError
-        Neither has reference scores.
-    """
-    facts = manifest.facts
-    scores = facts.get("ref_min_score"), facts.get("ref_max_score")
-    if None in scores:
-        entry = homes.entry_of(manifest.id)
-        scores = (entry.ref_min_score, entry.ref_max_score) if entry else (None, None)
-    low, high = scores
-    if low is None or high is None:
-        raise RldsError(
-            f"No reference scores are known for {manifest.id}.", hint="rlds info shows what the registry has"
-        )
-    return float(low), float(high)

@@ -36,8 +36,10 @@ if TYPE_CHECKING:
     from rlds_cli.look.report.beside import pages_beside
     from rlds_cli.look.report.catalogue import card, citation, fingerprint, listing, nearest, overview
     from rlds_cli.look.report.contents import HomeContents
+    from rlds_cli.look.report.derived import summarise_derived
     from rlds_cli.look.report.diff import compare
     from rlds_cli.look.report.doctor import diagnose, installed_readers
+    from rlds_cli.look.report.episode import describe_episode
     from rlds_cli.look.report.episodes import EpisodeTable
     from rlds_cli.look.report.files import describe_file
     from rlds_cli.look.report.html import write_page
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     from rlds_cli.look.report.order import rank
     from rlds_cli.look.report.plots import plot, plot_suffixes, write_plot
     from rlds_cli.look.report.source import describe_source
-    from rlds_cli.look.report.summary import describe_episode, summarise, summarise_derived
+    from rlds_cli.look.report.summary import summarise
     from rlds_cli.look.report.tracing import trace
 
 __all__ = [
@@ -101,8 +103,10 @@ lazy(
         "report.beside": "pages_beside",
         "report.catalogue": "card citation fingerprint listing nearest overview",
         "report.contents": "HomeContents",
+        "report.derived": "summarise_derived",
         "report.diff": "compare",
         "report.doctor": "diagnose installed_readers",
+        "report.episode": "describe_episode",
         "report.episodes": "EpisodeTable",
         "report.files": "describe_file",
         "report.html": "write_page",
@@ -111,7 +115,7 @@ lazy(
         "report.order": "rank",
         "report.plots": "plot plot_suffixes write_plot",
         "report.source": "describe_source",
-        "report.summary": "describe_episode summarise summarise_derived",
+        "report.summary": "summarise",
         "report.tracing": "trace",
     },
 )

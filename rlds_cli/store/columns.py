@@ -15,6 +15,7 @@ from rlds_cli.ted import VIDEO, Field
 
 Part = Literal["rows", "frames", "films", "digests"]
 VIDEOS = "video"  # the directory of arrays of videos, below the dataset
+_LARGE_ROW = 4096  # bytes from which on a row has a digest of its own: 32 bytes are 0.8 % of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,3 +93,15 @@ def stored_row(f: Field | StoredField) -> tuple[np.dtype[Any], tuple[int, ...]]:
     if f.kind == "text":
         return np.dtype("int32"), ()
     return (np.dtype("int32"), (2,)) if f.codec == VIDEO else (np.dtype(f.dtype), f.shape)
+
+
+def has_row_digests(f: Field | StoredField) -> bool:
+    """Return whether the rows of a field have digests of their own."""
+    if f.kind == "frames":
+        return f.codec != VIDEO
+    return f.kind == "array" and arrays.row_bytes((0, *f.shape), f.dtype) >= _LARGE_ROW
+
+
+def has_statistics(f: Field) -> bool:
+    """Return whether a field has statistics: one of real numbers."""
+    return f.kind == "array" and "complex" not in f.dtype

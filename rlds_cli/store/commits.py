@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from rlds_cli.errors import DamagedDataset, DatasetNotFound
-from rlds_cli.store import files
+from rlds_cli.store import files, paths
 
-FILE = "commits.log"
+FILE = paths.COMMITS
 _LAYOUT = struct.Struct("<8s21qd32s4xI")  # mark, whole numbers, time, sha256, CRC-32 of what is before it
 _MARK = b"rldscom1"
 BYTES = _LAYOUT.size

@@ -33,12 +33,12 @@ from rlds_cli.base.files import arrays, sha256
 from rlds_cli.base.ids import FINGERPRINT
 from rlds_cli.base.repeated import Repeated
 from rlds_cli.store import own_columns
+from rlds_cli.store.columns import has_row_digests
 from rlds_cli.store.manifest import StoredField
 from rlds_cli.store.own_columns import StoredColumn
+from rlds_cli.store.paths import ROW_DIGESTS
 from rlds_cli.ted import VIDEO, Column, EncodedFrames, EpisodeTable, Field, VideoFrames
 
-LARGE_ROW = 4096  # bytes from which on a row has a digest of its own: 32 bytes are 0.8 % of it
-ROWS = "rows"  # the directory of the digests of rows
 CONTENT = ("length", "end", "num_observed", "seed", "has_seed")  # columns of numbers that count, with splits
 Digests = npt.NDArray[np.uint8]  # [n, 32]
 
@@ -46,16 +46,9 @@ Digests = npt.NDArray[np.uint8]  # [n, 32]
 # -- rows and episodes of a field
 
 
-def has_row_digests(f: Field | StoredField) -> bool:
-    """Return whether the rows of a field have digests of their own."""
-    if f.kind == "frames":
-        return f.codec != VIDEO
-    return f.kind == "array" and arrays.row_bytes((0, *f.shape), f.dtype) >= LARGE_ROW
-
-
 def is_of_rows(path: str) -> bool:
     """Return whether a file of a dataset, by its path, belongs to digests of rows."""
-    return path.startswith(f"{ROWS}/")
+    return path.startswith(f"{ROW_DIGESTS}/")
 
 
 def counted(f: Field | StoredField, length: IntArray, num_observed: IntArray) -> IntArray:

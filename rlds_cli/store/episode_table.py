@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import numpy as np
@@ -15,11 +15,12 @@ from rlds_cli.base.array_types import Array, BoolArray
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import mapping
 from rlds_cli.errors import DamagedDataset, InvalidEpisode
-from rlds_cli.store import layouts, lookups
-from rlds_cli.store.lookups import LookedUp
+from rlds_cli.store import layouts, paths
 from rlds_cli.store.manifest import Manifest
-from rlds_cli.store.own_columns import StoredColumn
 from rlds_cli.ted import COMPUTED, CUT, TERMINATED
+
+if TYPE_CHECKING:
+    from rlds_cli.store.lookups import Indices, LookedUp
 
 _DTYPES = {  # of TED's columns; those of the user's own are in the manifest
     **{name: c.dtype for name, c in COMPUTED.items()},
@@ -54,19 +55,19 @@ class Columns(Mapping[str, Array]):
 
     def __getitem__(self, name: str) -> Array:
         found = self._columns[name]
-        if isinstance(found, LookedUp):
+        if not isinstance(found, np.ndarray):
             found = self._columns[name] = found.read()
         return found
 
     def between(self, name: str, first: int, stop: int) -> Array:
         """Return the values of episodes [first, stop), of which those that are looked up are not kept."""
         found = self._columns[name]
-        return found.between(first, stop) if isinstance(found, LookedUp) else found[first:stop]
+        return found[first:stop] if isinstance(found, np.ndarray) else found.between(first, stop)
 
     def let_go(self) -> None:
         """Unmap the pages of the columns that are files of their own, which count as memory in use."""
         for column in self._stored.values():
-            if not isinstance(column, LookedUp) and column.nbytes:
+            if isinstance(column, np.ndarray) and column.nbytes:
                 mapping.let_go(column.ctypes.data, column.nbytes)
 
 
@@ -79,8 +80,11 @@ def read_columns(directory: Path, m: Manifest) -> Columns:
         One is missing, or has another type or length.
     """
     try:
-        StoredColumn.check_names(m.episode_columns, m.id)
-        known: lookups.Indices = {}
+        if m.episode_columns:
+            from rlds_cli.store.own_columns import StoredColumn
+
+            StoredColumn.check_names(m.episode_columns, m.id)
+        known: Indices = {}
         columns = _arrays(directory, known)
         if (directory / _SPLITS).exists():
             columns |= {f"{_SPLITS}/{name}": values for name, values in _arrays(directory / _SPLITS, known).items()}
@@ -100,11 +104,19 @@ def read_columns(directory: Path, m: Manifest) -> Columns:
     return Columns(columns)
 
 
-def _arrays(directory: Path, known: lookups.Indices) -> dict[str, LookedUp | Array]:
+def _arrays(directory: Path, known: Indices) -> dict[str, LookedUp | Array]:
     with os.scandir(directory) as entries:
         below = {unquote(entry.name): Path(entry.path) for entry in entries if entry.is_dir()}
-    found = {name: lookups.opened(path, known) for name, path in below.items()}
+    found = {name: _opened(path, known) for name, path in below.items()}
     return {name: column for name, column in found.items() if column is not None}
+
+
+def _opened(directory: Path, known: Indices) -> LookedUp | Array | None:
+    if not os.path.exists(f"{directory}/{paths.LOOKUP}"):  # noqa: PTH110  (asked for every column)
+        return layouts.find(directory)
+    from rlds_cli.store import lookups  # selections have some
+
+    return lookups.opened(directory, known)
 
 
 def check_places(e: Columns, m: Manifest) -> None:
@@ -152,6 +164,8 @@ def _damaged(m: Manifest, what: str) -> DamagedDataset:
 
 def read_texts(directory: Path, count: int) -> list[str]:
     """Read a column of texts, one per episode; raises DamagedDataset."""
+    from rlds_cli.store import lookups
+
     found = lookups.read_strings(directory)
     if len(found) != count:
         raise DamagedDataset(f"{directory} has {len(found):,} texts; {count:,} expected.", hint=_HINT)
@@ -163,6 +177,8 @@ def read_missing(directory: Path, columns: Mapping[str, Array]) -> BoolArray:
     count = len(columns["start"])
     if not directory.exists():
         return np.zeros(count, bool)
+    from rlds_cli.store import lookups
+
     found = lookups.read(directory)
     if found.shape != (count,) or found.dtype != bool:
         raise DamagedDataset(f"{directory} is {found.dtype} {list(found.shape)}; bool {[count]} expected.", hint=_HINT)

@@ -34,10 +34,10 @@ from rlds_cli.store import (
 )
 from rlds_cli.store import metadata as data_not_per_row
 from rlds_cli.store.build import Built
-from rlds_cli.store.columns import VIDEOS
+from rlds_cli.store.columns import VIDEOS, has_row_digests
 from rlds_cli.store.digests import FieldHash
 from rlds_cli.store.manifest import Counts, Manifest, Stats, StoredField, summarise_sources
-from rlds_cli.store.paths import assign_paths, component
+from rlds_cli.store.paths import ROW_DIGESTS, assign_paths, component
 from rlds_cli.store.sharing import Shared
 from rlds_cli.ted import COMPUTED, CUT, TERMINATED, TRUNCATED, VIDEO, Computed, EpisodeTable, Field, Note
 
@@ -137,8 +137,8 @@ def _beside(built: Built, c: FinishedContent, linked: Linked) -> FinishedContent
     for f in c.fields:
         frames = f.kind == "frames" and f.codec != VIDEO
         _spread(built.directory / f.path / ("offsets" if frames else ""), first, linked)
-        if digests.has_row_digests(f):
-            _spread(built.directory / digests.ROWS / f.path, first, linked)
+        if has_row_digests(f):
+            _spread(built.directory / ROW_DIGESTS / f.path, first, linked)
     return replace(
         c,
         fields=tuple(sorted((*c.fields, *linked.fields), key=lambda f: f.name)),
@@ -314,7 +314,7 @@ def _finish_field(
         compression.compress(directory, f)
     arrays.write(built.directory / "digests" / path, of_episodes)
     if of_rows is not None:
-        arrays.write(built.directory / digests.ROWS / path, of_rows)
+        arrays.write(built.directory / ROW_DIGESTS / path, of_rows)
     return _Finished(stored(f, path, digests.of_field(f, of_episodes)), stats)
 
 
@@ -336,7 +336,7 @@ def _finish_frames(directory: Path, total: int, size: int) -> digests.Digests:
 def _share(directory: Path, s: Shared) -> _Finished:
     f = s.field if s.name == s.field.name else _renamed(s)
     below = [Path(), Path("digests")]  # what a field has, by directories of the dataset
-    below += [Path(digests.ROWS)] if digests.has_row_digests(f) else []
+    below += [Path(ROW_DIGESTS)] if has_row_digests(f) else []
     below += [Path("text")] if f.kind == "text" else []
     below += [Path(VIDEOS)] if f.codec == VIDEO else []
     how, *_ = [
@@ -351,7 +351,7 @@ def _known(shared: Mapping[str, Shared], finished: Iterable[_Finished]) -> dict[
     known: dict[str, str] = {}
     for f in (x.field for x in finished if x.field.name in shared):
         s = shared[f.name]
-        for root in ("", "digests/", f"{digests.ROWS}/", "text/", f"{VIDEOS}/"):
+        for root in ("", "digests/", f"{ROW_DIGESTS}/", "text/", f"{VIDEOS}/"):
             known |= sealing.below(lists[s.dataset], root + s.field.path, root + f.path)
     return known
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rlds_cli.base import refs, visible
 from rlds_cli.base.files import disk, publishing, trees
@@ -34,9 +34,12 @@ from rlds_cli.base.files.locks import flock
 from rlds_cli.base.refs import Ref
 from rlds_cli.base.text import plural
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidId, NameTaken, NoPermission, RldsError
-from rlds_cli.store import commits, files, paths, references
+from rlds_cli.store import files, paths, references
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.references import ReferencedVersion
+
+if TYPE_CHECKING:
+    from rlds_cli.store.commits import Commit
 
 _MOVING = ".moving"  # beside the earlier versions of a dataset, while the newest one moves to them
 _LONGEST_TAGS = 1 << 20  # bytes of the file
@@ -97,7 +100,7 @@ class History:
     @property
     def newest(self) -> int:
         """Number of the newest version."""
-        return commits.last(self.path).number if self._grows else Manifest.read(self.path).version
+        return self._last.number if self._grows else Manifest.read(self.path).version
 
     @property
     def directories(self) -> list[Path]:
@@ -172,12 +175,18 @@ class History:
 
     @property
     def _grows(self) -> bool:
-        return (self.path / commits.FILE).exists()
+        return (self.path / paths.COMMITS).exists()
+
+    @property
+    def _last(self) -> Commit:
+        from rlds_cli.store import commits  # few datasets grow
+
+        return commits.last(self.path)
 
     def _numbers(self) -> range | list[int]:
         """Return the numbers of all versions, the newest first."""
         if self._grows:
-            return range(commits.last(self.path).number, -1, -1)
+            return range(self._last.number, -1, -1)
         return [Manifest.read(self.path).version, *reversed(self.earlier)]
 
     # -- rows in other datasets

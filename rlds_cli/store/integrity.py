@@ -37,11 +37,12 @@ from rlds_cli.store import (
     statistics,
     videos,
 )
-from rlds_cli.store.columns import VIDEOS, stored_row
+from rlds_cli.store.columns import VIDEOS, has_row_digests, stored_row
 from rlds_cli.store.compression import read_range
 from rlds_cli.store.local import LocalFiles
 from rlds_cli.store.manifest import Manifest, Stats, StoredField
 from rlds_cli.store.opening import Store
+from rlds_cli.store.paths import ROW_DIGESTS
 from rlds_cli.store.sealing import Problem
 from rlds_cli.store.table import FixedTable
 from rlds_cli.ted import COMPUTED, CUT, FLAGS, TERMINATED, TRUNCATED, VIDEO, Computed, EpisodeTable
@@ -333,7 +334,7 @@ class _HashedRows:
             if len(rows) and not -1 <= rows[:, 0].min() <= rows[:, 0].max() < len(self._files):
                 raise DamagedDataset(f"refers to videos beyond the {len(self._files):,}")
             return digests.video_rows(rows, self._files)
-        return digests.of_rows(rows) if digests.has_row_digests(f) else rows
+        return digests.of_rows(rows) if has_row_digests(f) else rows
 
     def _codes(self, a: int, b: int) -> Array:
         codes = self._read(self._path, a, b, 4).view(np.int32)
@@ -558,11 +559,11 @@ def _row_digests(
     dataset: Path, f: StoredField, episodes: Mapping[str, Array], stored: digests.Digests
 ) -> list[Problem]:
     """Compare the digests of large rows with those of their episodes."""
-    if not digests.has_row_digests(f):
+    if not has_row_digests(f):
         return []
-    where, count = f"{digests.ROWS}/{f.name}", digests.counted(f, episodes["length"], episodes["num_observed"])
+    where, count = f"{ROW_DIGESTS}/{f.name}", digests.counted(f, episodes["length"], episodes["num_observed"])
     try:
-        rows = layouts.read(dataset / digests.ROWS / f.path)
+        rows = layouts.read(dataset / ROW_DIGESTS / f.path)
         bad = np.flatnonzero((digests.of_episodes(rows, episodes["start"], count) != stored).any(1))
     except _FAILURES as e:
         return [Problem(where, _why(e))]

@@ -31,11 +31,11 @@ from rlds_cli.base.files import arrays, disk, trees
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.store import digests, layouts, sealing, sharing
-from rlds_cli.store.columns import VIDEOS, Column, stored_row
+from rlds_cli.store.columns import VIDEOS, Column, has_row_digests, stored_row
 from rlds_cli.store.finishing import Description, FinishedContent, Linked, complete, stored
 from rlds_cli.store.manifest import Manifest, StoredField
 from rlds_cli.store.opening import Store
-from rlds_cli.store.paths import assign_paths
+from rlds_cli.store.paths import ROW_DIGESTS, assign_paths
 from rlds_cli.store.rows import NO_TEXT
 from rlds_cli.store.table import Run, arrays_of
 from rlds_cli.store.videos import Tables
@@ -225,14 +225,14 @@ class _Result:
 
         self._write(path, dtype, (self.rows, *shape), pieces())
         rows = layouts.read(self._directory / path)
-        if digests.has_row_digests(f):
+        if has_row_digests(f):
             blocks = (
                 (to, digests.of_rows(rows[to : to + stop - first]))
                 for s in self._sources
                 for first, stop, to in s.blocks()
             )
-            self._write(f"{digests.ROWS}/{path}", np.dtype(np.uint8), (self.rows, 32), blocks)
-            rows = layouts.read(self._directory / digests.ROWS / path)
+            self._write(f"{ROW_DIGESTS}/{path}", np.dtype(np.uint8), (self.rows, 32), blocks)
+            rows = layouts.read(self._directory / ROW_DIGESTS / path)
         placed = {s.store.version_id: s.placed for s in self._sources}
         of_episodes = np.concatenate(
             [

@@ -16,11 +16,9 @@ from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files import disk
 from rlds_cli.base.files.arrays import Segment
 from rlds_cli.base.files.sizes import size_on_disk
-from rlds_cli.base.progress import Progress
 from rlds_cli.errors import DamagedDataset, DatasetNotFound
 from rlds_cli.store import compression, layouts, references
 from rlds_cli.store import files as store_files
-from rlds_cli.store.blocks import Blocks, BytePlace, Hold
 from rlds_cli.store.columns import Column
 from rlds_cli.store.history import History
 from rlds_cli.store.manifest import Manifest
@@ -28,6 +26,8 @@ from rlds_cli.store.segment_map import SegmentMap
 
 if TYPE_CHECKING:
     from rlds_cli.base.media.mp4 import Extent
+    from rlds_cli.base.progress import Progress
+    from rlds_cli.store.blocks import Blocks, BytePlace, Hold
 
 T = TypeVar("T")
 _HINT = "rlds verify ID shows all damage"
@@ -225,6 +225,8 @@ class Files:
         blocks = self.blocks
         if blocks is None or not c.nbytes:
             return None
+        from rlds_cli.store.blocks import BytePlace
+
         if c.compressed:
             return BytePlace(np.array([blocks.number(c.directory)]), blocks.block)
         if c.segment_rows:

@@ -14,9 +14,10 @@ from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.hashing import sha256_of
 from rlds_cli.errors import DamagedDataset, NewerFormat
-from rlds_cli.store import commits, files, validation
+from rlds_cli.store import files, validation
 
 if TYPE_CHECKING:
+    from rlds_cli.store.commits import Commit
     from rlds_cli.ted import Field, Kind, Placement
 
 _OWN = "rlds_sha256"  # of the manifest's file, in it
@@ -205,7 +206,10 @@ class Manifest:
             m = from_json(attributes, plain=not any(name in text for name in _NOT_FINITE))
             if bool(m.fingerprint) == bool(m.growing):
                 raise ValueError("a fingerprint of a growing dataset, or none of one that does not")
-            m = m.at(commits.last(dataset)) if m.growing else m
+            if m.growing:
+                from rlds_cli.store import commits
+
+                m = m.at(commits.last(dataset))
             return m, digest
         except ValueError as e:
             raise DamagedDataset(f"{path}: {e}.", hint="--force makes the dataset again") from e
@@ -262,8 +266,10 @@ class Manifest:
                 f"{dataset / self.LISTING} is not what the manifest says.", hint=f"rlds verify {self.id}"
             )
 
-    def at(self, g: commits.Commit) -> Manifest:
+    def at(self, g: Commit) -> Manifest:
         """Return the manifest of a growing dataset as it is at a version."""
+        from rlds_cli.store import commits
+
         return replace(self, counts=Counts(**commits.counts_of(g)))
 
 

@@ -10,10 +10,11 @@ import numpy as np
 from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files import arrays
 from rlds_cli.base.files import safe as safe_files
-from rlds_cli.store import compression, digests, videos
-from rlds_cli.store.columns import VIDEOS, stored_row
+from rlds_cli.store import compression, videos
+from rlds_cli.store.columns import VIDEOS, has_row_digests, stored_row
 from rlds_cli.store.frames import laid_out
 from rlds_cli.store.opening import Store
+from rlds_cli.store.paths import ROW_DIGESTS
 from rlds_cli.ted import EncodedFrames, Field
 
 _BLOCK = 65_536  # rows of a sparse file that are written at once
@@ -92,12 +93,12 @@ class NewRows:
     @property
     def has_row_digests(self) -> bool:
         """True if the rows have digests of their own, which are written beside them."""
-        return digests.has_row_digests(self.field)
+        return has_row_digests(self.field)
 
     def write_row_digests(self, stored: IntArray) -> None:
         """Write the digests of rows that are those at ``stored`` [n] of the source."""
         of_rows = self._source.table.row_digests(self.field.name)[stored]
-        arrays.write(self._dataset / digests.ROWS / self._path, np.asarray(of_rows))
+        arrays.write(self._dataset / ROW_DIGESTS / self._path, np.asarray(of_rows))
 
     def _compress(self) -> None:
         if self._source.manifest.encoding == "zarr":

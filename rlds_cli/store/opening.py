@@ -12,18 +12,17 @@ import numpy as np
 
 from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.errors import DamagedDataset, FrameError
-from rlds_cli.store import statistics
-from rlds_cli.store.columns import Part
-from rlds_cli.store.digests import Digests
-from rlds_cli.store.encoded import EncodedBytes, Frames
+from rlds_cli.store.columns import Part, has_statistics
 from rlds_cli.store.manifest import Manifest
-from rlds_cli.store.own_columns import StoredColumn
-from rlds_cli.store.statistics import LazyStats
 from rlds_cli.store.table import Table
-from rlds_cli.ted import VIDEO, EpisodeTable, Field
+from rlds_cli.ted import VIDEO, Field
 
 if TYPE_CHECKING:
+    from rlds_cli.store.digests import Digests
+    from rlds_cli.store.encoded import EncodedBytes, Frames
+    from rlds_cli.store.own_columns import StoredColumn
     from rlds_cli.store.videos import Videos
+    from rlds_cli.ted import EpisodeTable
 
 
 @final
@@ -64,15 +63,15 @@ class Store:
     def manifest(self) -> Manifest:
         """The manifest; statistics that it lacks are computed when they are asked for."""
         m = self.table.manifest
-        if all(f.name in m.stats for f in self.fields.values() if statistics.has(f)):
+        if all(f.name in m.stats for f in self.fields.values() if has_statistics(f)):
             return m
-        # of the arrays, and not of this object, which refers to the manifest
-        table = self.table
-        return replace(m, stats=LazyStats.over(self.fields, self._arrays.open, lambda: table.episodes))
+        return replace(m, stats=self.stats(None))
 
     def stats(self, index: IntArray | None) -> Mapping[str, Mapping[str, Any]]:
         """Return statistics over the steps of the episodes ``index``, or of all, computed when they are asked for."""
-        table = self.table
+        from rlds_cli.store.statistics import LazyStats  # most manifests have them
+
+        table = self.table  # and not this object, which refers to the manifest
         return LazyStats.over(self.fields, self._arrays.open, lambda: table.episodes, index)
 
     @cached_property
@@ -197,9 +196,9 @@ class Store:
     def frames(self, name: str) -> Frames:
         """Return the images of a field, each of which is encoded on its own."""
         if name not in self._frames:
-            offsets, data = self._arrays.open(name), self._arrays.open(name, "frames")
-            of = EncodedBytes(self.files, self.table.column(name, "frames"), data)
-            self._frames[name] = Frames(self.fields[name], offsets, of)
+            from rlds_cli.store.encoded import Frames
+
+            self._frames[name] = Frames(self.fields[name], self._arrays.open(name), self._encoded(name, "frames"))
         return self._frames[name]
 
     def videos(self, name: str) -> Videos:
@@ -209,8 +208,12 @@ class Store:
         return self._videos[name]
 
     def _open_videos(self, name: str) -> Videos:
-        of = EncodedBytes(self.files, self.table.column(name, "films"), self._arrays.open(name, "films"))
-        return self.table.films(name, of)
+        return self.table.films(name, self._encoded(name, "films"))
+
+    def _encoded(self, name: str, part: Part) -> EncodedBytes:
+        from rlds_cli.store.encoded import EncodedBytes  # few datasets have some
+
+        return EncodedBytes(self.files, self.table.column(name, part), self._arrays.open(name, part))
 
     def gather(self, name: str, rows: IntArray) -> Array:
         """Read the values of a field at ``rows`` [n] -> [n, ...]: frames decoded, text as strings or None."""

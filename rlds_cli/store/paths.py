@@ -13,7 +13,9 @@ from rlds_cli.errors import RldsError
 REFERENCE = "reference.json"  # in the place of an array whose rows are stored in another dataset, see `references`
 LOOKUP = "lookup.json"  # in the place of an array whose rows are some of another one's, see `lookups`
 LOOKUPS = "__lookups"  # beside the fields, none of which can have this name: numbers of such rows
+ROW_DIGESTS = "rows"  # beside the fields: digests of their rows
 VERSIONS = "versions"
+COMMITS = "commits.log"  # of a growing dataset, see `commits`
 TAGS = "tags.json"  # names of versions
 FAILURES = "errors.jsonl"  # episodes that are left out, a line each
 # Names beside the fields in a dataset's directory.

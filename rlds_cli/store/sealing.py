@@ -16,9 +16,10 @@ from rlds_cli.base.files import arrays
 from rlds_cli.base.files.hashing import sha256_of
 from rlds_cli.base.threads import each
 from rlds_cli.errors import DamagedDataset
-from rlds_cli.store import digests, lookups, paths, rows
-from rlds_cli.store.columns import VIDEOS, stored_row
+from rlds_cli.store import lookups, paths, rows
+from rlds_cli.store.columns import VIDEOS, has_row_digests, stored_row
 from rlds_cli.store.manifest import Manifest
+from rlds_cli.store.paths import ROW_DIGESTS
 from rlds_cli.ted import VIDEO
 
 
@@ -41,8 +42,8 @@ class Problem:
     def directories(self, m: Manifest) -> list[Path]:
         """Return the directories below the dataset with rows, videos and digests of rows of the field at fault."""
         where = f"{self.where} "
-        blamed = [f for f in m.fields if where.startswith((f"{f.name} ", f"{digests.ROWS}/{f.name} "))]
-        return [Path(root, f.path) for f in blamed for root in ("", VIDEOS, digests.ROWS)]
+        blamed = [f for f in m.fields if where.startswith((f"{f.name} ", f"{ROW_DIGESTS}/{f.name} "))]
+        return [Path(root, f.path) for f in blamed for root in ("", VIDEOS, ROW_DIGESTS)]
 
 
 def seal(directory: Path, m: Manifest, *, known: Mapping[str, str] = {}, threads: int = 2) -> Manifest:
@@ -55,7 +56,7 @@ def seal(directory: Path, m: Manifest, *, known: Mapping[str, str] = {}, threads
     # of a growing dataset that has the same file may add.
     of_rows: list[str] = []
     for f in m.fields:
-        of_rows += [f"{digests.ROWS}/{f.path}/"] if digests.has_row_digests(f) else []
+        of_rows += [f"{ROW_DIGESTS}/{f.path}/"] if has_row_digests(f) else []
         of_rows += [f"{VIDEOS}/{f.path}/bytes/"] if f.codec == VIDEO else []
         of_rows += [f"{f.path}/"] if m.encoding == "memmap" else []
     covered, listed = tuple(of_rows), dict[str, str]()
@@ -124,8 +125,8 @@ def row_files(m: Manifest) -> dict[str, int | None]:
     for f in m.fields:
         if f.codec == VIDEO:
             found[arrays.data_file(Path(VIDEOS, f.path, "bytes"), 1).as_posix()] = None
-        if digests.has_row_digests(f) and m.counts.rows:
-            of_rows = arrays.data_file(Path(digests.ROWS, f.path), 2)
+        if has_row_digests(f) and m.counts.rows:
+            of_rows = arrays.data_file(Path(ROW_DIGESTS, f.path), 2)
             found[of_rows.as_posix()] = arrays.file_size((m.counts.rows, 32), "uint8")
         if m.encoding != "memmap":
             continue

@@ -29,6 +29,7 @@ from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.bins import in_bins
 from rlds_cli.base.mixing import mixed
 from rlds_cli.store import digests
+from rlds_cli.store.columns import has_row_digests, has_statistics
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.manifest import Stats
 from rlds_cli.store.validation import MAX_WIDTH
@@ -234,11 +235,6 @@ def sampled(steps: int, width: int) -> IntArray:
     return np.asarray(first + (mixed(first.astype(np.uint64), 1) % length.astype(np.uint64)).astype(np.int64))
 
 
-def has(f: Field) -> bool:
-    """Return whether a field has statistics: one of real numbers."""
-    return f.kind == "array" and "complex" not in f.dtype
-
-
 def of_episodes(values: Array, start: IntArray, length: IntArray) -> Stats:
     """Compute statistics over the steps of episodes that start at rows and have so many steps."""
     ends = np.cumsum(length)
@@ -337,7 +333,7 @@ def scan(values: Array, f: Field, table: EpisodeTable, threads: Executor | None)
     at_once = _at_once(f.shape, f.dtype)
     start, last_rows = table.start, table.start + table.length
     count = digests.counted(f, table.length, table.num_observed)
-    large = digests.has_row_digests(f)
+    large = has_row_digests(f)
     # Some gigabytes of images are a single block: one thread hashes it while another one computes the statistics.
     apart = accumulator is not None and accumulator.pooled and f.dtype == "uint8" and len(values) <= BLOCK_ROWS
     works = ("hash", "count") if apart else ("both",)
@@ -429,7 +425,7 @@ class LazyStats(Mapping[str, Mapping[str, Any]]):
     """
 
     def __init__(self, fields: Mapping[str, Field], compute: Callable[[str], Stats]) -> None:
-        self._names = tuple(name for name, f in fields.items() if has(f))
+        self._names = tuple(name for name, f in fields.items() if has_statistics(f))
         self._compute, self._known = compute, dict[str, Mapping[str, Any]]()
 
     @classmethod

@@ -15,24 +15,25 @@ import numpy as np
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.files import arrays
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidArgument
-from rlds_cli.store import digests, episode_table, layouts, lookups, metadata, own_columns
-from rlds_cli.store.columns import VIDEOS, Column, Part, stored_row
-from rlds_cli.store.digests import Digests, FieldHash
-from rlds_cli.store.encoded import EncodedBytes
+from rlds_cli.store import episode_table, layouts
+from rlds_cli.store.columns import VIDEOS, Column, Part, has_row_digests, stored_row
 from rlds_cli.store.episode_table import Columns
 from rlds_cli.store.history import History
 from rlds_cli.store.local import Files, LocalFiles, replaced, version_removed
-from rlds_cli.store.lookups import EpisodeRecords
 from rlds_cli.store.manifest import Manifest, Stats, StoredField
-from rlds_cli.store.metadata import Metadata
-from rlds_cli.store.own_columns import StoredColumn
-from rlds_cli.store.paths import component
-from rlds_cli.store.sharing import Shared
-from rlds_cli.store.snapshots import LocalFile
-from rlds_cli.ted import VIDEO, EpisodeTable, Field
+from rlds_cli.store.paths import ROW_DIGESTS, component
+from rlds_cli.ted import VIDEO, Field
 
 if TYPE_CHECKING:
+    from rlds_cli.store.digests import Digests, FieldHash
+    from rlds_cli.store.encoded import EncodedBytes
+    from rlds_cli.store.lookups import EpisodeRecords
+    from rlds_cli.store.metadata import Metadata
+    from rlds_cli.store.own_columns import StoredColumn
+    from rlds_cli.store.sharing import Shared
+    from rlds_cli.store.snapshots import LocalFile
     from rlds_cli.store.videos import Videos
+    from rlds_cli.ted import EpisodeTable
 
 Reopened = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -61,8 +62,8 @@ def arrays_of(f: StoredField) -> Iterator[Column]:
     images = f.kind == "frames" and f.codec != VIDEO
     dtype, shape = (np.dtype(np.int64), (2,)) if images else stored_row(f)
     yield Column(field=f.name, part="rows", directory=path / "offsets" if images else path, dtype=dtype, shape=shape)
-    if digests.has_row_digests(f):
-        yield Column(field=f.name, part="digests", directory=digests.ROWS / path, dtype=byte, shape=(32,))
+    if has_row_digests(f):
+        yield Column(field=f.name, part="digests", directory=ROW_DIGESTS / path, dtype=byte, shape=(32,))
     if images:
         yield Column(field=f.name, part="frames", directory=path / "bytes", dtype=byte)
     elif f.codec == VIDEO:
@@ -154,6 +155,8 @@ class Table(ABC):
     @cached_property
     def metadata(self) -> Metadata:
         """The data that are not per row, by name."""
+        from rlds_cli.store import metadata
+
         return self.files.guarded(lambda: metadata.read(self.files.beside(metadata.DIRECTORY).parent))
 
     def let_go(self) -> None:
@@ -179,6 +182,8 @@ class Table(ABC):
 
     def shared(self, names: Mapping[str, str]) -> dict[str, Shared]:
         """Return fields for a dataset that has the same rows of them; ``names`` are theirs there, and here."""
+        from rlds_cli.store.sharing import Shared
+
         fields = {f.name: f for f in self.manifest.fields}
         stats = {n: Stats(**s) for n, s in self.manifest.stats.items()}
         return {new: Shared(self.files.path, fields[old], stats.get(old), new) for new, old in names.items()}
@@ -189,6 +194,8 @@ class Table(ABC):
 
     @cached_property
     def _episode_table(self) -> EpisodeTable:
+        from rlds_cli.ted import EpisodeTable
+
         e, nobody = self.episodes, np.zeros(len(self.episodes["start"]), bool)
         seeds = zip(e.get("seed", nobody).tolist(), e.get("has_seed", nobody).tolist(), strict=True)
         prefix = "split/"
@@ -251,7 +258,7 @@ class Table(ABC):
 
     def digest_columns(self) -> Iterator[Column]:
         """Yield the arrays of digests of rows."""
-        return (self.column(name, "digests") for name, f in self.fields.items() if digests.has_row_digests(f))
+        return (self.column(name, "digests") for name, f in self.fields.items() if has_row_digests(f))
 
     def records(self) -> EpisodeRecords | None:
         """Return what logs hold of the episodes; None where the episode table is stored as arrays."""
@@ -310,6 +317,8 @@ class Table(ABC):
 
     def column_digests(self, index: IntArray, ignored: Collection[str] = ()) -> dict[str, str]:
         """Return the digests of the columns of episodes that count as content, by name; see `digests.of_columns`."""
+        from rlds_cli.store import digests
+
         options = self.episode_strings("options")
         counted = [n for n in self.episodes if n in digests.CONTENT or n.startswith("split/")]
         columns: dict[str, Array | Sequence[str | None]] = {n: self.episodes[n][index] for n in counted}
@@ -326,6 +335,8 @@ class Table(ABC):
 
     def hashing(self, name: str) -> FieldHash:
         """Return how the episodes of a field are hashed, with the texts or videos that its rows stand for."""
+        from rlds_cli.store.digests import FieldHash
+
         f = self.fields[name]
         texts = self.strings(name).tolist() if f.kind == "text" else ()
         return FieldHash(f, texts=texts, videos=self.video_digests(name) if f.codec == VIDEO else None)
@@ -492,6 +503,8 @@ class FixedTable(Table):
         return tuple(self.manifest.episode_columns)
 
     def _read_own_column(self, name: str) -> StoredColumn:
+        from rlds_cli.store import own_columns
+
         dtype, count = self.manifest.episode_columns[name]["dtype"], self.manifest.counts.episodes
         if name in self._small_columns:
             where = f"The episode column {name} of {self.manifest.id}"
@@ -503,12 +516,14 @@ class FixedTable(Table):
         if dtype != own_columns.TEXT:
             if name not in self.episodes or self.episodes[name].dtype != dtype:
                 raise DamagedDataset(f"The episode column {name} of {self.manifest.id} is not there as {dtype}.")
-            return StoredColumn(dtype, self.episodes[name], missing)
-        texts = self.episode_strings(name)
-        return StoredColumn(dtype, [None if m else t for t, m in zip(texts, missing.tolist(), strict=True)], missing)
+            return own_columns.StoredColumn(dtype, self.episodes[name], missing)
+        stored = zip(self.episode_strings(name), missing.tolist(), strict=True)
+        return own_columns.StoredColumn(dtype, [None if m else text for text, m in stored], missing)
 
     @cached_property
     def _small_columns(self) -> dict[str, Any]:
+        from rlds_cli.store import own_columns
+
         return self.files.guarded(lambda: own_columns.read_small(self.files.path / "episodes"))
 
     @cached_property
@@ -577,6 +592,8 @@ class FixedTable(Table):
 
     def digests(self, name: str) -> Digests:
         """Return the digests of the episodes of a field [episodes, 32]; see `store.digests`."""
+        from rlds_cli.store import lookups
+
         found = self.files.guarded(lambda: lookups.read(self.files.beside("digests", *self.path_of(name).split("/"))))
         if found.shape != (len(self.episodes["start"]), 32) or found.dtype != np.uint8:
             raise DamagedDataset(f"The digests of {name} are not those of {self.manifest.id}.", hint="rlds verify ID")
@@ -589,12 +606,16 @@ class FixedTable(Table):
         """
         if index is None and not ignored:
             return self.manifest.fingerprint
+        from rlds_cli.store import digests
+
         of_fields = {f.name: self._digest_of(f, index) for f in self.manifest.fields}
         return digests.ContentDigests(
             of_fields, self.column_digests(self.numbers if index is None else index, ignored)
         ).fingerprint
 
     def _digest_of(self, f: StoredField, index: IntArray | None) -> str:
+        from rlds_cli.store import digests
+
         return self.field_digest(f.name) if index is None else digests.of_field(f, self.digests(f.name)[index])
 
     def field_digest(self, name: str) -> str:

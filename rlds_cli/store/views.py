@@ -26,11 +26,11 @@ from rlds_cli.store.manifest import Counts, Manifest
 from rlds_cli.store.new_rows import NewRows
 from rlds_cli.store.opening import Store
 from rlds_cli.store.own_columns import StoredColumn
-from rlds_cli.store.paths import component
+from rlds_cli.store.paths import ROW_DIGESTS, component
 from rlds_cli.ted import CUT, TERMINATED, TRUNCATED
 
 EPISODES, DIGESTS, SOURCES, MISSING = "episodes", "digests", "sources", "missing"
-_ROWS = ("", f"{digests.ROWS}/")  # directories with a part of each field: its rows, and what they refer to
+_ROWS = ("", f"{ROW_DIGESTS}/")  # directories with a part of each field: its rows, and what they refer to
 _TABLES = ("text/", f"{VIDEOS}/")
 _SHARED = (metadata.DIRECTORY, SOURCES)
 

@@ -33,8 +33,9 @@ from rlds_cli.loader import (
 )
 from rlds_cli.look.checks import check
 from rlds_cli.look.report.diff import compare
+from rlds_cli.look.report.episode import describe_episode
 from rlds_cli.look.report.html import read_content
-from rlds_cli.look.report.summary import describe_episode, summarise
+from rlds_cli.look.report.summary import summarise
 
 STAMP = 1_700_000_000_123_456_789  # nanoseconds: no float64 has all of its digits
 GROWN, FRESH = "local/grown", "local/fresh"

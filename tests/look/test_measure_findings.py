@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import rlds_cli
-from rlds_cli.look.checks.findings import CheckReport
+from rlds_cli.look.checks.check_report import CheckReport
 from tests.conftest import run_rlds
 from tests.support import planted_faults as faults
 

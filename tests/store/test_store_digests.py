@@ -11,6 +11,7 @@ import pytest
 
 import rlds_cli
 from rlds_cli.store import digests
+from rlds_cli.store.columns import has_row_digests
 from rlds_cli.ted import EpisodeTable, Field
 
 
@@ -41,10 +42,10 @@ def test_final_rows_count_where_they_are_observations(field: str, count: list[in
 
 
 def test_large_rows_have_digests_of_their_own() -> None:
-    assert not digests.has_row_digests(Field("x", "uint8", (4095,)))
-    assert digests.has_row_digests(Field("x", "uint8", (4096,)))
-    assert digests.has_row_digests(Field("x", "uint8", (2, 2, 3), kind="frames", codec="png"))
-    assert not digests.has_row_digests(Field("x", "uint8", (2, 2, 3), kind="frames", codec="mp4"))
+    assert not has_row_digests(Field("x", "uint8", (4095,)))
+    assert has_row_digests(Field("x", "uint8", (4096,)))
+    assert has_row_digests(Field("x", "uint8", (2, 2, 3), kind="frames", codec="png"))
+    assert not has_row_digests(Field("x", "uint8", (2, 2, 3), kind="frames", codec="mp4"))
     rows = np.arange(3 * 4096, dtype=np.uint8).reshape(3, 4096)
     assert [d.tobytes() for d in digests.of_rows(rows)] == [sha(r.tobytes()) for r in rows]
     data = np.frombuffer(b"abcdef", np.uint8)

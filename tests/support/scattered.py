@@ -16,7 +16,9 @@ from PIL import Image
 import rlds_cli
 from rlds_cli.base.files import arrays
 from rlds_cli.dataset import Dataset
-from rlds_cli.store import Store, compression, digests, open_store, sealing
+from rlds_cli.store import Store, compression, open_store, sealing
+from rlds_cli.store.columns import has_row_digests
+from rlds_cli.store.paths import ROW_DIGESTS
 from rlds_cli.ted import VIDEO, Field
 
 LENGTHS = (5, 1, 3, 40, 2, 7, 1, 64, 4)
@@ -81,11 +83,11 @@ def scatter(ds: Dataset, path: Path, *, seed: int = 0, repeats: bool = False) ->
         directory = path / store.table.path_of(f.name)
         write = _frames if f.kind == "frames" and f.codec != VIDEO else _array
         write(store, f, directory, runs, total)
-        if digests.has_row_digests(f):
+        if has_row_digests(f):
             of_rows, values = store.table.row_digests(f.name), np.zeros((total, 32), np.uint8)
             for a, b, to in runs:
                 values[to : to + b - a] = of_rows[a:b]
-            _replace(path / digests.ROWS / store.table.path_of(f.name), values)
+            _replace(path / ROW_DIGESTS / store.table.path_of(f.name), values)
         if ds.encoding == "zarr":
             compression.compress(directory, f)
     _replace(path / "episodes" / "start", start)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlds_cli.base import settings
 from rlds_cli.base.files import safe as safe_files
@@ -18,9 +19,12 @@ from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.homes import Home, writing
 from rlds_cli.look.checks import ages, alignment, episodes, frames, source, values
-from rlds_cli.look.checks.findings import CheckReport, Finding, as_note, number, of_note, ranked
+from rlds_cli.look.checks.findings import Finding, as_note, number, of_note, ranked
 from rlds_cli.look.checks.subject import Skipped, Subject
 from rlds_cli.store import Manifest, open_store
+
+if TYPE_CHECKING:
+    from rlds_cli.look.checks.check_report import CheckReport
 
 Check = Callable[[Subject], Iterator[Finding]]
 # The names of the checks, in the order in which they run. `defects` is last: it names only defects that no other
@@ -101,6 +105,8 @@ def _quick(ds: Dataset) -> CheckReport:
 
 
 def _report(ds: Dataset, findings: tuple[Finding, ...], ok: tuple[str, ...], skipped: dict[str, str]) -> CheckReport:
+    from rlds_cli.look.checks.check_report import CheckReport
+
     return CheckReport(
         id=ds.id,
         version=ds.version,

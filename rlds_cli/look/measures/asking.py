@@ -7,7 +7,8 @@ from typing import Any
 
 from rlds_cli.base.progress import Progress
 from rlds_cli.dataset import Dataset
-from rlds_cli.look.checks.findings import CheckReport, Finding
+from rlds_cli.look.checks.check_report import CheckReport
+from rlds_cli.look.checks.findings import Finding
 from rlds_cli.look.measures import catalogue, decisions, rules, suppressing
 from rlds_cli.look.measures.comparing import ComparedMeasures
 from rlds_cli.look.measures.decisions import Trimmed

@@ -15,7 +15,8 @@ from rlds_cli.base.text import plural
 from rlds_cli.dataset import Dataset, open_dataset
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.look.checks import run
-from rlds_cli.look.checks.findings import CheckReport, Finding, MeasureSummary, SuppressedFinding, number, ranked
+from rlds_cli.look.checks.check_report import CheckReport, MeasureSummary, SuppressedFinding
+from rlds_cli.look.checks.findings import Finding, number, ranked
 from rlds_cli.look.measures import catalogue, suppressing, whole
 from rlds_cli.look.measures.asking import Measures
 from rlds_cli.look.measures.found import findings

@@ -12,7 +12,8 @@ from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.settings import StrPath
 from rlds_cli.errors import InvalidArgument, RldsError
 from rlds_cli.homes import Home, writing
-from rlds_cli.look.checks.findings import CheckReport, Finding, episodes_of
+from rlds_cli.look.checks.check_report import CheckReport, episodes_of
+from rlds_cli.look.checks.findings import Finding
 from rlds_cli.look.measures import results
 from rlds_cli.store import Store
 

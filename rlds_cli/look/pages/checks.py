@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
 from rlds_cli.base import refs, text, visible
-from rlds_cli.look.checks.findings import CheckReport, Finding, MeasureSummary, Severity
+from rlds_cli.look.checks.findings import Finding, Severity
 from rlds_cli.look.pages import Grid, line, plain
+
+if TYPE_CHECKING:
+    from rlds_cli.look.checks.check_report import CheckReport, MeasureSummary
 
 STYLES: dict[Severity, str] = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 _WIDE = 100  # columns from which findings stand in a table

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -22,7 +22,10 @@ from rlds_cli.look.checks.findings import SEVERITIES
 from rlds_cli.look.pages import Grid, fitting, line, plain
 from rlds_cli.look.pages.checks import findings, tally
 from rlds_cli.look.report.columns import Distribution, OwnColumn, resample, sparkline, trace
-from rlds_cli.look.report.summary import EpisodeReport, FieldSummary, FieldTrace, Summary
+
+if TYPE_CHECKING:
+    from rlds_cli.look.report.episode import EpisodeReport, FieldTrace
+    from rlds_cli.look.report.summary import FieldSummary, Summary
 
 _DESCRIPTION = 240
 _SPACES = 300

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rlds_cli.look.report.diff import Difference as Difference
     from rlds_cli.look.report.diff import compare as compare
+    from rlds_cli.look.report.episode import EpisodeReport as EpisodeReport
+    from rlds_cli.look.report.episode import describe_episode as describe_episode
     from rlds_cli.look.report.files import FileReport as FileReport
     from rlds_cli.look.report.files import describe_file as describe_file
     from rlds_cli.look.report.html import PageReport as PageReport
@@ -18,9 +20,7 @@ if TYPE_CHECKING:
     from rlds_cli.look.report.plots import plot as plot
     from rlds_cli.look.report.source import SourceReport as SourceReport
     from rlds_cli.look.report.source import describe_source as describe_source
-    from rlds_cli.look.report.summary import EpisodeReport as EpisodeReport
     from rlds_cli.look.report.summary import Summary as Summary
-    from rlds_cli.look.report.summary import describe_episode as describe_episode
     from rlds_cli.look.report.summary import summarise as summarise
 
 __all__ = [
@@ -42,13 +42,13 @@ __all__ = [
 
 _HOMES = {
     "Difference": "diff",
-    "EpisodeReport": "summary",
+    "EpisodeReport": "episode",
     "FileReport": "files",
     "PageReport": "html",
     "SourceReport": "source",
     "Summary": "summary",
     "compare": "diff",
-    "describe_episode": "summary",
+    "describe_episode": "episode",
     "describe_file": "files",
     "describe_source": "source",
     "inspect": "inspecting",

@@ -8,8 +8,9 @@ from rlds_cli import homes
 from rlds_cli.base import refs
 from rlds_cli.base.settings import StrPath
 from rlds_cli.dataset import Dataset, open_dataset, remote_address
+from rlds_cli.look.report.episode import EpisodeReport, describe_episode
 from rlds_cli.look.report.files import FileReport, describe_file
-from rlds_cli.look.report.summary import EpisodeReport, Summary, describe_episode, summarise
+from rlds_cli.look.report.summary import Summary, summarise
 
 
 def inspect(

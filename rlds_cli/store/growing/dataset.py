@@ -16,6 +16,7 @@ from rlds_cli.base.files import disk
 from rlds_cli.errors import NameTaken
 from rlds_cli.store import commits
 from rlds_cli.store.manifest import Manifest
+from rlds_cli.store.paths import ROW_DIGESTS
 
 if TYPE_CHECKING:
     from rlds_cli.store.growing.appender import Appender
@@ -145,12 +146,11 @@ class GrowingDataset:
 
         These are neither segments nor the digests of rows and episodes, which are read later.
         """
-        from rlds_cli.store import digests
         from rlds_cli.store.growing import logs
         from rlds_cli.store.growing.segments import columns_of
 
         columns = columns_of(Manifest.read(self.path))
-        heads = (*(f"{c.directory.as_posix()}/c/" for c in columns), f"{digests.ROWS}/")
+        heads = (*(f"{c.directory.as_posix()}/c/" for c in columns), f"{ROW_DIGESTS}/")
         small = (f for f in files if not f.startswith(heads) or f.endswith("/zarr.json"))
         return [f for f in small if f != logs.DIGESTS]
 

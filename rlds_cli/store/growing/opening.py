@@ -12,10 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlds_cli.base.progress import Progress
 from rlds_cli.base.refs import Ref
 from rlds_cli.errors import DatasetNotFound, NameTaken, RldsError
-from rlds_cli.store import commits
+from rlds_cli.store import paths
 from rlds_cli.store.history import History, Made
 from rlds_cli.store.local import Files, LocalFiles
 from rlds_cli.store.manifest import Manifest
@@ -23,6 +22,7 @@ from rlds_cli.store.opening import Store
 from rlds_cli.store.table import FixedTable
 
 if TYPE_CHECKING:
+    from rlds_cli.base.progress import Progress
     from rlds_cli.store.growing import edits
     from rlds_cli.store.growing.table import LoggedTable
     from rlds_cli.store.integrity import Verification
@@ -62,7 +62,11 @@ class StoredDataset:
     @property
     def version_id(self) -> str:
         """The id of the newest version, which is not opened; see `Table.version_id`."""
-        return commits.last(self.path).version_id if self.grows else Manifest.read_with_version_id(self.path)[1]
+        if not self.grows:
+            return Manifest.read_with_version_id(self.path)[1]
+        from rlds_cli.store import commits
+
+        return commits.last(self.path).version_id
 
     def fingerprint(self) -> str:
         """Return the fingerprint of the newest version: computed of one that grows."""
@@ -145,6 +149,7 @@ class StoredDataset:
         """Return how each version on this disk was made, the oldest first."""
         if not self.grows:
             return History(self.path).made()
+        from rlds_cli.store import commits
         from rlds_cli.store.growing import edits
 
         found = commits.all_until(self.path, commits.last(self.path).number)
@@ -215,7 +220,7 @@ def check_grows(path: Path) -> None:
 
 
 def _grows(path: Path) -> bool:
-    return (path / commits.FILE).exists()
+    return (path / paths.COMMITS).exists()
 
 
 def _at(path: Path, number: int | None, *, check: bool) -> Store:

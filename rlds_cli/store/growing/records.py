@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from rlds_cli.base.array_types import IntArray
 from rlds_cli.store import digests
+from rlds_cli.store.columns import has_row_digests
 from rlds_cli.store.commits import Commit
 from rlds_cli.store.digests import Digests
 from rlds_cli.store.growing import logs
@@ -80,7 +81,7 @@ def digests_of(
     if isinstance(rows, list):
         spans = zip(start.tolist(), (start + count).tolist(), strict=True)
         return digests.as_array([digests.of_texts(rows[a:b]) for a, b in spans]), None
-    if not digests.has_row_digests(f):
+    if not has_row_digests(f):
         assert isinstance(rows, np.ndarray)
         return digests.of_episodes(rows, start, count), None
     if isinstance(rows, EncodedFrames):

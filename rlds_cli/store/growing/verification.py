@@ -23,6 +23,7 @@ from rlds_cli.store.growing.table import LoggedTable
 from rlds_cli.store.integrity import Verification
 from rlds_cli.store.manifest import Manifest
 from rlds_cli.store.opening import Store
+from rlds_cli.store.paths import ROW_DIGESTS
 from rlds_cli.store.sealing import Problem
 from rlds_cli.ted import CUT, FLAGS, REWARD, TERMINATED, TRUNCATED, VIDEO, EpisodeTable, VideoFrames
 
@@ -171,7 +172,7 @@ def _episodes(version: LoggedTable, tell: Progress) -> tuple[str, int, list[Prob
             if not np.array_equal(found[f.name][k], recorded[f.name][k]):
                 problems.append(Problem(f.name, "is not as it was written", (k, k + 1)))
             elif of_rows is not None and not np.array_equal(of_rows, store.table.row_digests(f.name)[numbers]):
-                problems.append(Problem(f"{digests.ROWS}/{f.name}", "are not the digests of its rows", (k, k + 1)))
+                problems.append(Problem(f"{ROW_DIGESTS}/{f.name}", "are not the digests of its rows", (k, k + 1)))
         if not problems and (wrong := _wrong_columns(columns, k, rows, int(length[0]))):
             problems.append(Problem(f"episodes/{wrong}", "is not that of the rows", (k, k + 1)))
         if len(problems) >= _MOST_PROBLEMS:

@@ -23,7 +23,8 @@ from rlds_cli.ted import END_NAMES, FLAGS, Field, Subtasks
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
-    from rlds_cli.look.checks.findings import CheckReport, Finding
+    from rlds_cli.look.checks.check_report import CheckReport
+    from rlds_cli.look.checks.findings import Finding
     from rlds_cli.look.report.summary import Summary
 
 BINS = 40
