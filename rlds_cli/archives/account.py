@@ -308,11 +308,17 @@ def unread(item: Item) -> Fate:
 def _pattern(name: str, *, whole: bool) -> str:
     """Put ``*`` for the numbers in the folders and groups of a name; with ``whole`` for those behind them, too."""
     if whole:
-        end = _SUFFIX.search(name)
-        stem = name[: end.start()] if end else name
-        return _NUMBER.sub("*", stem) + name[len(stem) :]
+        folder, slash, last = name.rpartition("/")
+        return _without_numbers(folder) + slash + _without_numbers(last, is_file=True)
     above, mark, last = name.rpartition("@") if "@" in name else name.rpartition("/")
     return _NUMBER.sub("*", above) + mark + last
+
+
+@lru_cache(1 << 12)
+def _without_numbers(name: str, *, is_file: bool = False) -> str:
+    end = _SUFFIX.search(name) if is_file else None
+    stem = name[: end.start()] if end else name
+    return _NUMBER.sub("*", stem) + name[len(stem) :]
 
 
 def recorded_account(entries: Sequence[Entry]) -> tuple[dict[str, Any], ...]:

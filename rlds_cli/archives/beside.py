@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -52,6 +53,8 @@ def holds_no_data(name: str) -> bool:
 
 def is_description(path: Path) -> bool:
     """Return whether a file holds settings, a log or a description, and no rows."""
+    if not os.fspath(path).lower().endswith(DESCRIPTIONS):  # as of thousands of images
+        return False
     from rlds_cli.archives.formats.tables import is_flat  # opens files, which the asking side does not
 
     if path.suffix.lower() not in DESCRIPTIONS or is_flat(path):
@@ -65,6 +68,34 @@ def is_description(path: Path) -> bool:
 def is_beside(path: Path) -> bool:
     """Return whether a file holds settings, a log, a description, an image or a video, and no rows."""
     return is_media(path) or is_description(path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divided:
+    """Files of an archive: those of data, and those beside them, which are images, videos and descriptions."""
+
+    data: tuple[Path, ...]
+    beside: tuple[Path, ...]
+    media: tuple[Path, ...]
+    descriptions: tuple[Path, ...]
+
+
+def divided(files: Iterable[Path]) -> Divided:
+    """Tell data from what lies beside them, as `is_beside` does."""
+    data: list[Path] = []
+    beside: list[Path] = []
+    media: list[Path] = []
+    described: list[Path] = []
+    for path in files:
+        if is_media(path):
+            media.append(path)
+        elif is_description(path):
+            described.append(path)
+        else:
+            data.append(path)
+            continue
+        beside.append(path)
+    return Divided(data=tuple(data), beside=tuple(beside), media=tuple(media), descriptions=tuple(described))
 
 
 @dataclass(frozen=True, slots=True)

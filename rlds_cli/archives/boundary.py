@@ -40,6 +40,7 @@ from rlds_cli.base import text
 from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import bundles
 from rlds_cli.base.files.disk import is_full
+from rlds_cli.base.media.media_files import is_image
 from rlds_cli.errors import (
     ArchiveError,
     CorruptArchive,
@@ -319,14 +320,31 @@ def recognise(paths: Sequence[Path], *, tables: bool = True) -> tuple[str, str] 
 
     Without ``tables`` the reader of any tables is not asked.
     """
-    bundled = any(map(os.path.isdir, paths))
+    few = _few(paths)
+    bundled = any(map(os.path.isdir, few))
     for name in reader_names():
         if (bundled and name in READERS and not LIBRARIES[name].bundles) or (name == READERS[-1] and not tables):
             continue
-        found = reader(name).recognise(paths)
+        of_family = name in READERS[:-1]
+        found = reader(name).recognise(few) if of_family else None
+        if found or not of_family:  # what it says counts files
+            found = reader(name).recognise(paths)
         if found:
             return name, found
     return None
+
+
+def _few(paths: Sequence[Path]) -> Sequence[Path]:
+    """Leave out all but the first image of each folder and of a suffix: our readers of families read none of them."""
+    seen, few = set[tuple[str, str]](), list[Path]()
+    for path in paths:
+        if is_image(path):
+            above, _, name = os.fspath(path).rpartition("/")
+            if (key := (above, name[name.rfind(".") :])) in seen:
+                continue
+            seen.add(key)
+        few.append(path)
+    return paths if len(few) == len(paths) else few
 
 
 def without_bad_files(name: str, archive: Archive) -> Archive:

@@ -140,17 +140,27 @@ def meaning(columns: Mapping[str, Shaped], chosen: Mapping[str, str], file: str)
     UnknownLayout
         A chosen key is not there.
     """
-    if chosen or len(columns) > _MOST_NAMES:
+    if len(columns) > _MOST_NAMES:
         return _meaning(columns, chosen, file)
-    found = _meaning_of(tuple(columns))
-    return replace(found, fields=dict(found.fields), per_episode={})
+    try:
+        found = _meaning_of(tuple(columns), tuple(chosen.items()))
+    except _NeedsShapes:
+        return _meaning(columns, chosen, file)
+    return replace(found, fields=dict(found.fields), per_episode=dict(found.per_episode))
+
+
+class _NeedsShapes(Exception):
+    """What is wrong is said with the shapes of columns, and the name of the file."""
 
 
 @lru_cache(16)
-def _meaning_of(names: tuple[str, ...]) -> Meaning:
+def _meaning_of(names: tuple[str, ...], chosen: tuple[tuple[str, str], ...]) -> Meaning:
     """Find the meaning of columns by their names: thousands of files may have the same ones."""
-    shapes: dict[str, Any] = dict.fromkeys(names)  # which only a user's choice needs
-    return _meaning(shapes, {}, "")
+    shapes: dict[str, Any] = dict.fromkeys(names)
+    try:
+        return _meaning(shapes, dict(chosen), "")
+    except (AttributeError, UnknownLayout) as e:
+        raise _NeedsShapes from e
 
 
 def _meaning(columns: Mapping[str, Shaped], chosen: Mapping[str, str], file: str) -> Meaning:

@@ -46,7 +46,7 @@ class _Made:
         """
         own = replace(archive, left_out=()) == replace(self.plan.archive, left_out=())
         is_known = self.plan.reader == name and (own or archive == self.given)
-        return is_known and all(self.states.get(file) == _state(file) for file in archive.files)
+        return is_known and all(self.states.get(file) == _state(file) for file in archive.files if not is_media(file))
 
 
 _last: list[_Made] = []  # the last plan of this process
@@ -141,7 +141,7 @@ def plan_known(name: str, archive: Archive) -> Plan:
 
 def _plan_known(name: str, archive: Archive) -> Plan:
     """Plan to read an archive that holds no pointers of Git LFS."""
-    states = {file: _state(file) for file in archive.files}
+    states = {file: _state(file) for file in archive.files if not is_media(file)}
     _last[:] = [_Made(reader(name).plan(archive), archive, states)]
     return _last[0].plan
 

@@ -19,10 +19,11 @@ image of that name.
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import overload
 
 import numpy as np
 
@@ -107,16 +108,80 @@ def _resolved(path: Path, *_identity: int) -> Path:
     return path.resolve()
 
 
-def with_real_places(paths: Iterable[Path]) -> Iterator[tuple[Path, Path]]:
-    """Yield each path with where it is once the links on the way to its directory are followed."""
-    links: dict[str, Path | None] = {}
-    for path in paths:
-        directory = os.path.dirname(path)  # noqa: PTH120  (of thousands)
-        if directory not in links:
-            real = path.parent.resolve()
-            links[directory] = None if real == path.parent else real
-        real_one = links[directory]
-        yield path, path if real_one is None else real_one / path.name
+class ImageFolder(Sequence[Path]):
+    """The images in a folder, in natural order: its path, and their names. Paths are made where they are asked for."""
+
+    def __init__(self, folder: Path, names: Sequence[str]) -> None:
+        self.folder, self.names = folder, names
+        self._above = os.path.join(folder, "")  # noqa: PTH118
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @overload
+    def __getitem__(self, at: int) -> Path: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Path]: ...
+
+    def __getitem__(self, at: int | slice) -> Path | Sequence[Path]:
+        return ImageFolder(self.folder, self.names[at]) if isinstance(at, slice) else self.folder / self.names[at]
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """The paths as texts."""
+        return [self._above + name for name in self.names]
+
+    def read(self, start: int, stop: int) -> Array:
+        """Read the images of rows [start, stop), as an object array of bytes."""
+        return np.array([image(self._above + name) for name in self.names[start:stop]], object)
+
+
+def texts_of(files: Sequence[Path]) -> Sequence[str]:
+    """Return paths as texts."""
+    return files.texts if isinstance(files, ImageFolder) else [*map(os.fspath, files)]
+
+
+class Uses:
+    """The fields that images and videos are used as, by the path of each, whatever links lead there.
+
+    Images of a folder are known by the folder: there may be thousands, all of the same fields.
+    """
+
+    def __init__(self) -> None:
+        self._folders: dict[str, list[tuple[frozenset[str], str]]] = defaultdict(list)
+        self._files: dict[str, list[str]] = defaultdict(list)
+        self._real: dict[str, str] = {}  # directories, and where they are
+
+    def add(self, field: str, files: Sequence[Path]) -> None:
+        """Note that a field is made of files."""
+        if isinstance(files, ImageFolder):
+            self._folders[os.fspath(files.folder)].append((frozenset(files.names), field))
+            return
+        for file in files:
+            self._files[os.fspath(file)].append(field)
+
+    @property
+    def folders(self) -> set[str]:
+        """The folders of all of them."""
+        return {*self._folders, *map(os.path.dirname, self._files)}
+
+    def of(self, file: Path) -> tuple[str, ...]:
+        """Return the fields that a file is used as."""
+        directory, _, name = os.fspath(file).rpartition("/")
+        if (real := self._real.get(directory)) is None:
+            real = self._real[directory] = os.path.realpath(directory or "/")
+        found = self._at(real, name)
+        return found or (self._at(*os.path.split(os.path.realpath(file))) if file.is_symlink() else ())
+
+    def at(self, path: str) -> tuple[str, ...]:
+        """Return the fields that the file of a path is used as, on which there are no links."""
+        directory, _, name = path.rpartition("/")
+        return self._at(directory, name)
+
+    def _at(self, directory: str, name: str) -> tuple[str, ...]:
+        of_folder = tuple([field for names, field in self._folders.get(directory, ()) if name in names])
+        return (*of_folder, *self._files.get(f"{directory}/{name}", ())) if self._files else of_folder
 
 
 def find(table: Path, folder: str, text: str) -> Path:
@@ -184,7 +249,7 @@ def images(table: Path, folder: str, names: Array) -> Array:
     return np.array([image(find(table, folder, row)) if row.strip() else None for row in rows], object)
 
 
-def in_folder(folder: Path) -> tuple[Path, ...]:
+def in_folder(folder: Path) -> ImageFolder:
     """Return the images in a folder, in natural order.
 
     Raises
@@ -195,11 +260,11 @@ def in_folder(folder: Path) -> tuple[Path, ...]:
     try:
         return _in_folder(folder, folder.stat().st_mtime_ns)
     except OSError:
-        return ()
+        return ImageFolder(folder, ())
 
 
 @lru_cache(1 << 12)
-def _in_folder(folder: Path, _changed: int) -> tuple[Path, ...]:
+def _in_folder(folder: Path, _changed: int) -> ImageFolder:
     with os.scandir(folder) as entries:
         found = [entry for entry in entries if is_image(entry.name) and entry.is_file()]
     for entry in found:
@@ -207,13 +272,7 @@ def _in_folder(folder: Path, _changed: int) -> tuple[Path, ...]:
             raise UnsafeArchive(
                 f"{entry.path} is a link to a file elsewhere.", hint="it is not read; copy the images into the folder"
             )
-    paths = {path.name: path for path in folder.iterdir()}  # made in a quarter of the time of ``folder / name``
-    return tuple(paths[name] for name in sorted((entry.name for entry in found), key=natural_path) if name in paths)
-
-
-def rows(files: tuple[Path, ...], start: int, stop: int) -> Array:
-    """Read the images of rows [start, stop) of a folder, as an object array of bytes."""
-    return np.array([image(path) for path in files[start:stop]], object)
+    return ImageFolder(folder, sorted([entry.name for entry in found], key=natural_path))
 
 
 def of_image(path: Path) -> EncodedColumn:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +64,15 @@ class TableView:
     def places(self, rows: IntArray) -> tuple[IntArray, IntArray]:
         """Find the files, and the rows in them, of rows in the order of reading."""
         at = rows if self.order is None else self.order[rows]
-        starts = np.cumsum([0, *self.counts])
+        starts = _starts(self.counts)
         file = np.searchsorted(starts, at, "right") - 1
         return file, at - starts[file]
+
+
+@lru_cache(4)
+def _starts(counts: tuple[int, ...]) -> IntArray:
+    """Return the first row of each file, and the row after all of them; every block asks for it."""
+    return np.cumsum([0, *counts])
 
 
 class _FileRows:
@@ -72,7 +80,7 @@ class _FileRows:
 
     def __init__(self, view: TableView, keys: Sequence[str]) -> None:
         self._view, self._keys = view, keys
-        self._starts = np.cumsum([0, *view.counts]).tolist()
+        self._starts = _starts(view.counts).tolist()
         self._at, self._stack = -1, ExitStack()
         self._rows: TableRows | None = None
         self._absent: set[str] = set()  # columns that the open file does not have
@@ -84,7 +92,7 @@ class _FileRows:
         self._stack.close()
 
     def read(self, start: int, stop: int) -> dict[str, Array]:
-        first = max(int(np.searchsorted(self._starts, start, "right")) - 1, 0)
+        first = max(bisect_right(self._starts, start) - 1, 0)
         pieces: list[Mapping[str, Array]] = []
         for file in range(first, len(self._view.paths)):
             a, b = max(start, self._starts[file]), min(stop, self._starts[file + 1])

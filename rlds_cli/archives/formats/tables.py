@@ -275,7 +275,7 @@ class Table:
             files = camera_files.in_folder(path)
             if not files:
                 raise UnknownLayout(f"{path} has no PNG or JPEG images.", hint="folder:NAME names a folder of images")
-            count, image, rows = len(files), camera_files.of_image(files[0]), partial(camera_files.rows, files)
+            count, image, rows = len(files), camera_files.of_image(files[0]), files.read
         else:
             track = camera_files.track(path)
             count, image = len(track.frames), EncodedColumn("mp4", (track.height, track.width, 3))
@@ -589,7 +589,8 @@ def _table(
         source.images = {n for n, c in found.items() if c.image}
         return Table(path, source, found)
     binary = [n for n, c in found.items() if c.dtype.kind == "V" and not c.image]
-    known = {n: replace(c, dtype=_dtype(c.dtype)) for n, c in found.items() if n not in binary}
+    others = [(n, c, _dtype(c.dtype)) for n, c in found.items() if n not in binary]
+    known = {n: c if dtype is c.dtype else replace(c, dtype=dtype) for n, c, dtype in others}
     packed = [n for n in binary if rllib_episodes.is_packed(_first(source, n))]
     said = (f"{n} ({'packed by RLlib' if n in packed else 'binary'})" for n in binary)
     return Table(path, source, known, (*left_out, *said), packed=tuple(packed))

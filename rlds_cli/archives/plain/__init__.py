@@ -8,6 +8,7 @@ reads one episode per file or group; this module decides between the two.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -15,9 +16,9 @@ from pathlib import Path
 
 from rlds_cli.archives import tasks
 from rlds_cli.archives.account import LEFT_OUT_FILES, SPLITS, notes_of_files, used_as
-from rlds_cli.archives.beside import is_beside
+from rlds_cli.archives.beside import divided
 from rlds_cli.archives.d4rl import read as d4rl
-from rlds_cli.archives.formats import arrow_files, camera_files
+from rlds_cli.archives.formats import arrow_files
 from rlds_cli.archives.formats.tables import IN_WORDS, Table, container_of, is_flat, open_flat
 from rlds_cli.archives.names import chosen_of, flags_of, has_essentials, is_observation, meaning
 from rlds_cli.archives.plain import accounting, camera_names, camera_search, cameras, flat, grouped
@@ -35,7 +36,6 @@ from rlds_cli.archives.readers import (
     skipped_file,
 )
 from rlds_cli.base.array_types import Array
-from rlds_cli.base.files.names import below
 from rlds_cli.errors import ArchiveError, UnknownLayout
 from rlds_cli.ted import Chunk, Note
 
@@ -46,8 +46,8 @@ choose = every_file
 
 def recognise(paths: Sequence[Path]) -> str | None:
     """Describe the columns in one line; None if observations or actions are missing."""
-    media = [p for p in paths if camera_files.is_media(p)]
-    paths = [p for p in paths if not is_beside(p)]
+    given = divided(paths)
+    media, paths = given.media, given.data
     if not paths or not all(map(is_flat, paths)):
         return None
     files = f"{len(paths)} {_kind(paths[0])} files, the first with " if len(paths) > 1 else f"{_kind(paths[0])}, "
@@ -87,11 +87,10 @@ def plan(archive: Archive) -> Plan:
     UnknownLayout
         A file has an unknown format or no observations or actions, or columns contradict each other about episodes.
     """
-    beside = [p for p in archive.files if is_beside(p)]
-    media = [p for p in beside if camera_files.is_media(p)]
-    if len(beside) < len(archive.files):
-        known = {*beside}
-        archive = replace(archive, files=tuple(p for p in archive.files if p not in known))
+    given = divided(archive.files)
+    beside, media = given.beside, given.media
+    if given.data:
+        archive = replace(archive, files=given.data)
     if not archive.skip_bad and not all(map(is_flat, archive.files)):
         odd = next(p for p in archive.files if not is_flat(p))
         raise UnknownLayout(
@@ -107,18 +106,19 @@ def plan(archive: Archive) -> Plan:
         made = grouped.plan(archive)
     else:
         made = _by_jumps(archive) if archive.episodes_by == "jumps" else flat.plan(archive)
-    described = [p for p in beside if not camera_files.is_media(p)]
+    described = given.descriptions
     documents = [p for p in described if p.name == arrow_files.SPLITS and "splits" in made.facts]
     others = [p for p in described if p not in documents]
     left_out = {**dict.fromkeys(others, "not a table"), **found.left_out}
     fates = accounting.of_beside(made.archive, beside, found.files, left_out)
-    fates |= dict.fromkeys(documents, used_as(SPLITS))
-    left_out |= {path: fate.left_out for path, fate in fates.items() if fate.left_out}
+    fates |= dict.fromkeys(map(os.fspath, documents), used_as(SPLITS))
+    left_out |= {Path(path): fate.left_out for path, fate in fates.items() if fate.left_out}
     absent = [note for path in documents for note in _absent(path, made)]
     notes = (*skipped, *found.notes, *notes_of_files(archive.root, left_out), *absent)
     if made.account is not None:
-        files = {below(path, archive.root): fate for path, fate in fates.items()}
-        made = replace(made, account=replace(made.account, files={**made.account.files, **files}))
+        start = f"{archive.root}/"
+        names = {path.removeprefix(start): fate for path, fate in fates.items()}
+        made = replace(made, account=replace(made.account, files={**made.account.files, **names}))
     return replace(made, notes=(*made.notes, *notes)) if notes else made
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -100,8 +101,8 @@ def of_beside(
     beside: Collection[Path],
     files: Mapping[Path, Mapping[str, Sequence[Path]]],
     reasons: Mapping[Path, str],
-) -> dict[Path, Fate]:
-    """Return the fates of the files beside the tables of an archive, and of all that its rows have.
+) -> dict[str, Fate]:
+    """Return the fates of the files beside the tables of an archive, and of all that its rows have, by their paths.
 
     Parameters
     ----------
@@ -112,20 +113,19 @@ def of_beside(
     reasons : mapping of Path to str
         Why some are left out.
     """
-    uses: dict[Path, tuple[str, ...]] = {}
-    shown: dict[Path, Path] = {}  # below the root, whatever its links lead to
-    for table in archive.files:
-        if not (cameras := files.get(table)):
-            continue
-        directory = table.parent.resolve()
-        has_links = directory != table.parent
-        for field, paths in cameras.items():
-            for path in paths:
-                if has_links and path not in uses:
-                    shown[path] = table.parent / path.relative_to(directory)
-                uses[path] = (*uses.get(path, ()), field)
-    fates = {shown.get(path, path): used_as(*of) for path, of in uses.items()}
-    for path, real in camera_files.with_real_places(beside):
-        of = uses.get(real) or uses.get(path.resolve())
-        fates[path] = used_as(*of) if of else left_out(reasons.get(path, OF_BAD))
+    uses, fates = camera_files.Uses(), dict[str, Fate]()
+    cameras = [(t, field, paths) for t in archive.files for field, paths in files.get(t, {}).items()]
+    for _, field, paths in cameras:
+        uses.add(field, paths)
+    for table, directory in {t: t.parent.resolve() for t, *_ in cameras}.items():
+        above = {} if directory == table.parent else {f"{directory}/": f"{table.parent}/"}
+        for text in (text for paths in files[table].values() for text in camera_files.texts_of(paths)):
+            fate, path = used_as(*uses.at(text)), text
+            for real, shown in above.items():  # below the root, whatever its links lead to
+                path = shown + text.removeprefix(real)
+            fates.setdefault(path, fate)
+    for file in beside:
+        if (path := os.fspath(file)) not in fates:
+            of = uses.of(file)
+            fates[path] = used_as(*of) if of else left_out(reasons.get(file, OF_BAD))
     return fates

@@ -12,6 +12,7 @@ several tables those that are called after it (`cameras`).
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -49,7 +50,7 @@ class CamerasFound:
     notes: tuple[Note, ...] = ()
     left_out: Mapping[Path, str] = field(default_factory=dict)
     bad: Mapping[Path, ArchiveError] = field(default_factory=dict)
-    files: Mapping[Path, Mapping[str, tuple[Path, ...]]] = field(default_factory=dict)
+    files: Mapping[Path, Mapping[str, Sequence[Path]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +131,10 @@ def find(
     notes: list[Note] = []
     fields, reasons = _in_common(around.seen, chosen, notes, skip_bad=skip_bad)
     files = {table.path: _files_of(table, fields) for table in around.seen}
-    used = {path for by_field in files.values() for paths in by_field.values() for path in paths}
+    used = camera_files.Uses()
+    for by_field in files.values():
+        for name, paths in by_field.items():
+            used.add(name, paths)
     left_out = _left_out(around.seen, media, used, {**_of_bad(around.beside, around.bad, media), **reasons})
     videos = [p for p in left_out if camera_files.is_video(p)]
     if videos and not skip_bad and not any(map(is_video_key, fields.values())):
@@ -258,9 +262,10 @@ def _owned(table: Table, key: str, rows: int, *, skip_bad: bool) -> _OwnedFiles:
 
 def _check_order(table: Table, camera: _OwnedFiles, known: Collection[str]) -> None:
     """Refuse a folder whose images have the numbers of a column, in another order."""
-    numbers = [int(m[1]) for path in camera.files if (m := _NUMBER.search(path.stem))]
-    for name, c in table.own.items():
-        if c.dtype.kind not in "iu" or c.shape not in ((len(numbers),), (len(numbers), 1)) or name in known:
+    columns = [name for name, c in table.own.items() if c.dtype.kind in "iu" and name not in known]
+    numbers = [int(m[1]) for path in camera.files if (m := _NUMBER.search(path.stem))] if columns else []
+    for name in columns:
+        if table[name].shape not in ((len(numbers),), (len(numbers), 1)):
             continue
         with table.rows([name]) as rows:
             values = rows.read(0, len(numbers))[name].reshape(-1).tolist()
@@ -452,14 +457,18 @@ def _span(table: _TableCameras) -> str:
 # -- files that no row has
 
 
-def _files_of(table: _TableCameras, fields: Mapping[str, str]) -> dict[str, tuple[Path, ...]]:
+def _files_of(table: _TableCameras, fields: Mapping[str, str]) -> dict[str, Sequence[Path]]:
     """Return the images and videos of each camera of a table, by field."""
-    found: dict[str, tuple[Path, ...]] = {}
+    found: dict[str, Sequence[Path]] = {}
     for name, key in cameras.of(fields).items():
         named = [images for images in table.named if images.key == key]
         paths: Iterable[Path] = (path for images in named for path in images.rows if path is not None)
+        owned = [camera.files for camera in table.owned if camera.key == key]
+        if not key.startswith(FILES) and len(owned) == 1:
+            found[name] = owned[0]
+            continue
         if not key.startswith(FILES):
-            paths = (path for camera in table.owned if camera.key == key for path in camera.files)
+            paths = (path for files in owned for path in files)
         elif not named:
             paths = _explicit(table.path, key)
         found[name] = tuple(dict.fromkeys(paths))
@@ -474,7 +483,7 @@ def _of_bad(beside: Ownership, bad: Iterable[Path], media: Sequence[Path]) -> di
 
 
 def _left_out(
-    seen: Sequence[_TableCameras], media: Sequence[Path], used: Collection[Path], reasons: Mapping[Path, str]
+    seen: Sequence[_TableCameras], media: Sequence[Path], used: camera_files.Uses, reasons: Mapping[Path, str]
 ) -> dict[Path, str]:
     """Return the images and videos that no row has, and why."""
     unread: dict[Path, str] = {}
@@ -482,12 +491,12 @@ def _left_out(
         for images in table.named:
             there = {path for path in images.rows if path is not None}
             unread |= dict.fromkeys(there, images.unread) if images.unread else {}
-    places = camera_files.with_real_places(media)
-    loose = {path: real for path, real in places if real not in used and path.resolve() not in used}
-    folders = {path.parent for path in used} if loose else set()
+    loose = [path for path in media if not used.of(path)]
+    folders = used.folders if loose else set()
     found = {}
-    for path, real in loose.items():
-        why = "no row names it" if real.parent in folders and not camera_files.is_video(path) else ""
+    for path in loose:
+        real = path.parent.resolve() / path.name
+        why = "no row names it" if os.fspath(real.parent) in folders and not camera_files.is_video(path) else ""
         found[path] = reasons.get(path) or unread.get(real) or why or "it belongs to no table"
     return found
 

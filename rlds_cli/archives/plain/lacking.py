@@ -164,6 +164,8 @@ def _of_rows(settled: Settled, joined: JoinedFiles) -> Iterator[Lacking]:
     for index, (s, (a, b)) in enumerate(
         zip(settled.seen, pairwise(np.cumsum([0, *joined.view.counts]).tolist()), strict=True)
     ):
+        if not any(_may_lack(s, f) for f in s.layout.fields):
+            continue
         with open_flat(s.path, fill=True) as table:
             if not isinstance(table.source, ArrowFile):
                 continue
@@ -185,12 +187,17 @@ def _steps_of(joined: JoinedFiles) -> BoolArray:
     return steps
 
 
+def _may_lack(s: FileSurvey, f: Field) -> bool:
+    """Tell whether nobody has looked yet whether rows of a field's column have a value."""
+    return s.layout.columns[f.name] not in s.by.keys and f.kind == "array"
+
+
 def _to_scan(archive: Archive, s: FileSurvey, table: Table) -> Iterator[tuple[str, str]]:
     """Name the fields whose columns may lack values, or have rows of several shapes, without those that are large."""
     is_text = s.path.suffix.lower() in (*CSV, *JSON_LINES, *JSON)
     for f in s.layout.fields:
         key = s.layout.columns[f.name]
-        if key in s.by.keys or f.kind != "array" or not (table.may_miss(key) or f.shape) or table.made_of(key):
+        if not _may_lack(s, f) or not (table.may_miss(key) or f.shape) or table.made_of(key):
             continue
         if is_text or archive.missing in (FILL, DROP) or s.rows * f.row_bytes <= SCAN_BYTES:
             yield f.name, key

@@ -21,7 +21,8 @@ class Ownership:
             self._stems[table.parent].add(table.stem)
         self.any = bool(media)
         self._owned: dict[tuple[Path, str | None], list[tuple[str, Path]]] = defaultdict(list)
-        places = (os.fspath(p) if camera_files.is_video(p) else os.path.dirname(p) for p in media)  # noqa: PTH120
+        texts = map(os.fspath, media)
+        places = (text if camera_files.is_video(text) else text.rpartition("/")[0] or "/" for text in texts)
         for path in map(Path, dict.fromkeys(places)):  # folders of thousands of images
             for directory in path.parents:
                 if directory in self._stems:

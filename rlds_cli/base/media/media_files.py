@@ -21,17 +21,17 @@ def is_image(name: str | Path) -> bool:
     return os.fspath(name).lower().endswith(IMAGES)
 
 
-def is_video(path: Path) -> bool:
+def is_video(path: str | Path) -> bool:
     """Return whether a file has the name of a video."""
     return os.fspath(path).lower().endswith(VIDEOS)
 
 
-def is_media(path: Path) -> bool:
+def is_media(path: str | Path) -> bool:
     """Return whether a file has the name of an image or a video."""
     return os.fspath(path).lower().endswith(IMAGES + VIDEOS)
 
 
-def image(path: Path) -> bytes:
+def image(path: Path | str) -> bytes:
     """Read the bytes of an image.
 
     Raises
