@@ -3,15 +3,15 @@
     python benchmarks/sharing.py [PART ...]
 
 Parts: see `PARTS`; all of them unless named. Whatever is compared takes turns, round by round, each time in a process
-of its own; figures are medians. All of it writes to ``.bench-data/sharing``, for which the disk matters; whoever writes
-also syncs. Results go to ``bench-results/sharing.json``.
+of its own, which is measured whole, with what it imports; figures are medians. All of it writes to
+``.bench-data/sharing``, for which the disk matters; whoever writes also syncs. Results go to
+``bench-results/sharing.json``.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -20,22 +20,20 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from results import DATA, Results, run_parts
 
-import rlds_cli
-from rlds_cli.archives import FORMATS
-from rlds_cli.dataset import Dataset, open_dataset
-from rlds_cli.errors import DatasetNotFound
+if TYPE_CHECKING:  # a process that is measured imports what it uses
+    from rlds_cli.dataset import Dataset
 
 HOME = DATA / "sharing" / "home"
 OUT = DATA / "sharing" / "out"
 ID = "local/steps"
+PATH = HOME / "datasets" / ID
+FOLDER = DATA / "sharing" / "folder"  # a copy, in which huggingface_hub keeps notes
 EPISODES, LENGTH, OBSERVATION, ACTION = 4000, 1000, 17, 6
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
 MIB = 1 << 20
@@ -46,6 +44,10 @@ GET = "boto3, the same objects, not hashed"
 
 def steps() -> Dataset:
     """Four million steps like those of D4RL's locomotion, 390 MiB."""
+    import rlds_cli
+    from rlds_cli.dataset import open_dataset
+    from rlds_cli.errors import DatasetNotFound
+
     try:
         return open_dataset(ID, home=HOME)
     except DatasetNotFound:
@@ -53,6 +55,8 @@ def steps() -> Dataset:
 
 
 def made() -> Iterator[dict[str, Any]]:
+    import numpy as np
+
     rng = np.random.default_rng(0)
     for _ in range(EPISODES):
         yield {
@@ -77,91 +81,74 @@ def copy(source: Path, target: Path) -> None:
 
 
 def measured(*arguments: str, python: str = sys.executable, env: Mapping[str, str] | None = None) -> dict[str, float]:
-    """Run a piece of work in a process of its own; it says seconds and MiB."""
+    """Run a piece of work in a process of its own; return its seconds, those of processor time, and MiB."""
     shutil.rmtree(OUT, ignore_errors=True)
     OUT.mkdir(parents=True)
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **(env or {})}
-    done = subprocess.run([python, __file__, *arguments], stdout=subprocess.PIPE, text=True, check=True, env=environ)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each process compiles what it imports
+    start = time.perf_counter()
+    process = subprocess.Popen([python, __file__, *arguments], stdout=subprocess.DEVNULL, env=environ)
+    _, status, used = os.wait4(process.pid, 0)
+    seconds, process.returncode = time.perf_counter() - start, os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        sys.exit(f"{' '.join(arguments)} ended with {process.returncode}")
+    return {"seconds": seconds, "cpu": used.ru_utime + used.ru_stime, "mib": used.ru_maxrss / 1024}
 
 
 def work(kind: str, *arguments: str) -> None:
-    """Do one piece of work and print its figures."""
+    """Do one piece of work."""
     todo = {"copy": copying, "export": exporting, "push": pushing, "pull": pulling, "s3": to_s3, "hub": to_hub}
-    act = (todo | {"get": from_s3})[kind](*arguments)
-    start, before = time.perf_counter(), _cpu()
-    act()
-    seconds, cpu = time.perf_counter() - start, _cpu() - before
-    most = max(resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    print(json.dumps({"seconds": seconds, "cpu": cpu, "mib": most}))
+    (todo | {"get": from_s3})[kind](*arguments)
 
 
-def _cpu() -> float:
-    """Seconds of processor time of this process and of those that it started and that have ended."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(u.ru_utime + u.ru_stime for u in used)
+def copying() -> None:
+    copy(PATH, OUT / "copy")
 
 
-def copying() -> Callable[[], object]:
-    path = open_dataset(ID, home=HOME).path
-    return lambda: copy(path, OUT / "copy")
+def exporting(to: str, verify: str) -> None:
+    import rlds_cli
+    from rlds_cli.dataset import open_dataset
+
+    rlds_cli.export(open_dataset(ID, home=HOME), to, OUT / to, lossy=True, verify=verify == "verify")
 
 
-def exporting(to: str, verify: str) -> Callable[[], object]:
-    ds = open_dataset(ID, home=HOME)
-    return lambda: rlds_cli.export(ds, to, OUT / to, lossy=True, verify=verify == "verify")
+def pushing(to: str) -> None:
+    import rlds_cli
+
+    rlds_cli.push(ID, to, pages=False, home=HOME)
 
 
-def pushing(to: str) -> Callable[[], object]:
-    return lambda: rlds_cli.push(ID, to, pages=False, home=HOME)
+def pulling(address: str) -> None:
+    import rlds_cli
+
+    rlds_cli.download(address, name="local/copy", home=OUT / "home")
 
 
-def pulling(address: str) -> Callable[[], object]:
-    return lambda: rlds_cli.download(address, name="local/copy", home=OUT / "home")
-
-
-def to_s3(bucket: str) -> Callable[[], object]:
+def to_s3(bucket: str) -> None:
     """Send the files of the dataset one after the other, in parts, as the command line of AWS does."""
     import boto3
 
-    path = open_dataset(ID, home=HOME).path
     client = boto3.client("s3")
-
-    def act() -> None:
-        for file in sorted(f for f in path.rglob("*") if f.is_file()):
-            client.upload_file(str(file), bucket, f"plain/{file.relative_to(path)}")
-
-    return act
+    for file in sorted(f for f in PATH.rglob("*") if f.is_file()):
+        client.upload_file(str(file), bucket, f"plain/{file.relative_to(PATH)}")
 
 
-def from_s3(bucket: str) -> Callable[[], object]:
+def from_s3(bucket: str) -> None:
     """Fetch all objects of a bucket, each in parts that arrive side by side."""
     import boto3
 
     client = boto3.client("s3")
-
-    def act() -> None:
-        for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket):
-            for number, found in enumerate(page["Contents"]):
-                client.download_file(bucket, found["Key"], str(OUT / f"{number}-{found['Key'].replace('/', '+')}"))
-
-    return act
+    for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket):
+        for number, found in enumerate(page["Contents"]):
+            client.download_file(bucket, found["Key"], str(OUT / f"{number}-{found['Key'].replace('/', '+')}"))
 
 
-def to_hub(repository: str) -> Callable[[], object]:
+def to_hub(repository: str) -> None:
     from huggingface_hub import HfApi
 
-    path = open_dataset(ID, home=HOME).path
-    files = OUT / "folder"
-    shutil.copytree(path, files)  # it keeps notes in the folder
     api = HfApi()
-
-    def act() -> None:
-        api.create_repo(repository, repo_type="dataset", exist_ok=True)
-        api.upload_folder(repo_id=repository, repo_type="dataset", folder_path=str(files))
-
-    return act
+    api.create_repo(repository, repo_type="dataset", exist_ok=True)
+    api.upload_folder(repo_id=repository, repo_type="dataset", folder_path=str(FOLDER))
 
 
 @contextmanager
@@ -177,12 +164,38 @@ def serving(kind: str) -> Iterator[dict[str, str]]:
             server.stdin.close()
 
 
+class Joined:
+    """An object made of the parts of an upload, which are not copied; its slices are bytes."""
+
+    def __init__(self, parts: list[bytes]) -> None:
+        self._parts = parts
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))
+
+    def __getitem__(self, wanted: slice) -> bytes:
+        (start, stop, _), at, found = wanted.indices(len(self)), 0, []
+        for part in self._parts:
+            found.append(memoryview(part)[max(0, start - at) : max(0, stop - at)])
+            at += len(part)
+        return b"".join(found)
+
+
 def serve(kind: str) -> None:
     sys.path.extend(str(Path(__file__).parents[1] / "tests" / name) for name in ("support", "contract"))
     if kind == "s3":
         from object_store import ObjectStore
 
-        server: Any = ObjectStore()
+        class Store(ObjectStore):
+            """One that takes no time of the processor for hashes and copies: a client is measured, not the store."""
+
+            def etag(self, data: Any) -> str:
+                return f'"{id(data)}"'
+
+            def joined(self, parts: list[bytes]) -> Any:
+                return Joined(parts)
+
+        server: Any = Store()
         server.buckets["bench"] = {}
     else:
         from hub_server import Hub
@@ -197,8 +210,9 @@ def serve(kind: str) -> None:
 
 def exports(results: Results) -> None:
     """Each format, with and without the proof, beside a copy of the dataset."""
-    ds = steps()
-    size = size_of(ds.path)
+    from rlds_cli.archives import FORMATS
+
+    size = size_of(steps().path)
     ways = {"copy": ("--copy",)}
     for to in FORMATS:
         ways |= {to: ("--export", to, "plain"), f"{to}, proved": ("--export", to, "verify")}
@@ -236,6 +250,8 @@ def pushes(results: Results) -> None:
                     take(GET, "--get", "bench", python=str(PEERS), env=env)
             with serving(kind) as env:
                 to = "bench" if kind == "s3" else "lab/plain"
+                shutil.rmtree(FOLDER, ignore_errors=True)
+                shutil.copytree(PATH, FOLDER)
                 take(PEER[kind], f"--{kind}", to, python=str(PEERS), env=env)
     seconds, cpu = ({name: median(f[of] for f in runs) for name, runs in found.items()} for of in ("seconds", "cpu"))
     beside = {"push to s3://": PEER["s3"], "push to hf://": PEER["hub"], "download from s3://": GET}

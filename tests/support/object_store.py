@@ -27,6 +27,7 @@ import json
 import os
 import re
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -42,6 +43,7 @@ from rlds_cli.base import settings
 from rlds_cli.base.settings import Settings
 
 KEY, SECRET = "AKIDRLDSTEST", "canary-secret-of-the-store"
+UNSIGNED = "UNSIGNED-PAYLOAD"
 
 
 @dataclass
@@ -83,9 +85,11 @@ class ObjectStore:
         self.buckets: dict[str, dict[str, bytes]] = {}
         self.latency, self.conditional, self.ranges = latency, conditional, ranges
         self.private: set[str] = set()  # buckets that answer signed requests only
+        self.hashed: set[str] = set()  # buckets that deny requests whose signature has no hash of the body
         self.faults: list[Fault] = []
         self.requests: list[Request] = []
         self.uploads: dict[str, dict[int, bytes]] = {}
+        self.begun = 0  # uploads
         self.generations: dict[tuple[str, str], int] = {}  # as Google counts them
         self.tickets: set[str] = set()
         self.aborted = 0
@@ -102,6 +106,11 @@ class ObjectStore:
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+    def encrypt(self, context: ssl.SSLContext) -> None:
+        """Speak HTTPS from now on."""
+        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        self.url = self.url.replace("http:", "https:")
 
     def settings(self, home: Path, **env: str) -> Settings:
         """Settings of a user of this store."""
@@ -123,6 +132,14 @@ class ObjectStore:
             "RLDS_GCS_ENDPOINT": self.url,
             "NO_PROXY": "*",
         }
+
+    def etag(self, data: bytes) -> str:
+        """Return the ETag of an object, with its quotes."""
+        return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
+
+    def joined(self, parts: list[bytes]) -> bytes:
+        """Return the object that parts of an upload make."""
+        return b"".join(parts)
 
     @property
     def received(self) -> int:
@@ -147,11 +164,6 @@ class ObjectStore:
                     fault.times -= 1
                     return fault
         return None
-
-
-def etag(data: bytes) -> str:
-    """Return the ETag of an object, with its quotes."""
-    return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
 
 
 class _Server(ThreadingHTTPServer):
@@ -199,6 +211,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(404, b"<Error><Code>NoSuchBucket</Code></Error>")
         if bucket in self.store.private and f"Credential={KEY}/" not in self.headers.get("Authorization", ""):
             return self._answer(403, b"<Error><Code>AccessDenied</Code></Error>")
+        if bucket in self.store.hashed and self.headers.get("x-amz-content-sha256") == UNSIGNED:
+            return self._answer(403, b"<Error><Code>AccessDenied</Code></Error>")
         self.bucket, self.objects = bucket, self.store.buckets[bucket]
         getattr(self, f"_{self.command.lower()}")(body)
         return None
@@ -225,7 +239,7 @@ class _Handler(BaseHTTPRequestHandler):
             body += b"more"
             told = told | {"Content-Length": str(len(body))}
         if self.kind == "etag":
-            told = told | {"ETag": etag(b"something else")}
+            told = told | {"ETag": self.store.etag(b"something else")}
         self.send_response(status)
         for name, value in told.items():
             self.send_header(name, value)
@@ -262,10 +276,10 @@ class _Handler(BaseHTTPRequestHandler):
         data = self.objects.get(self.key)
         if data is None:
             return self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
-        head = {"ETag": etag(data), "x-goog-generation": str(self._generation()), "Accept-Ranges": "bytes"}
+        head = {"ETag": self.store.etag(data), "x-goog-generation": str(self._generation()), "Accept-Ranges": "bytes"}
         head["Last-Modified"] = "Sun, 22 Nov 2026 12:00:00 GMT"
         wanted = self.headers.get("If-Match")
-        if wanted is not None and wanted != etag(data):
+        if wanted is not None and wanted != self.store.etag(data):
             return self._answer(412)
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if asked and self.store.ranges:
@@ -274,7 +288,8 @@ class _Handler(BaseHTTPRequestHandler):
                 return self._answer(416, b"", {"Content-Range": f"bytes */{len(data)}"})
             told = {"Content-Range": f"bytes {first}-{last}/{len(data)}", "Content-Length": str(last + 1 - first)}
             return self._answer(206, data[first : last + 1], head | told)
-        return self._answer(200, data, head | {"Content-Length": str(len(data))})
+        body = b"" if self.command == "HEAD" and not self.kind else data[:]
+        return self._answer(200, body, head | {"Content-Length": str(len(data))})
 
     def _list(self) -> None:
         prefix, by = self.query.get("prefix", ""), self.query.get("delimiter", "")
@@ -291,7 +306,7 @@ class _Handler(BaseHTTPRequestHandler):
                     break
                 found.append(key)
         entries = "".join(
-            f"<Contents><Key>{escape(k)}</Key><Size>{len(self.objects[k])}</Size><ETag>{etag(self.objects[k])}</ETag>"
+            f"<Contents><Key>{escape(k)}</Key><Size>{len(self.objects[k])}</Size><ETag>{self.store.etag(self.objects[k])}</ETag>"
             "<LastModified>2026-11-22T12:00:00.000Z</LastModified><StorageClass>STANDARD</StorageClass></Contents>"
             for k in found
         )
@@ -304,14 +319,14 @@ class _Handler(BaseHTTPRequestHandler):
         if "partNumber" in self.query:
             with self.store.lock:
                 self.store.uploads[self.query["uploadId"]][int(self.query["partNumber"])] = body
-            return self._answer(200, b"", {"ETag": etag(body)})
+            return self._answer(200, b"", {"ETag": self.store.etag(body)})
         if source := self.headers.get("x-amz-copy-source") or self.headers.get("x-goog-copy-source"):
             bucket, _, key = unquote(source).lstrip("/").partition("/")
             data = self.store.buckets.get(bucket, {}).get(key)
             if data is None:
                 return self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
             self.objects[self.key] = data
-            return self._xml(f"<CopyObjectResult><ETag>{etag(data)}</ETag></CopyObjectResult>")
+            return self._xml(f"<CopyObjectResult><ETag>{self.store.etag(data)}</ETag></CopyObjectResult>")
         with self.store.lock:
             there = self.objects.get(self.key)
             wanted = self.headers.get("x-goog-if-generation-match")
@@ -320,11 +335,11 @@ class _Handler(BaseHTTPRequestHandler):
             absent, same = self.headers.get("If-None-Match"), self.headers.get("If-Match")
             if (absent or same) and not self.store.conditional:
                 return self._answer(501, b"<Error><Code>NotImplemented</Code></Error>")
-            if (absent == "*" and there is not None) or (same and (there is None or same != etag(there))):
+            if (absent == "*" and there is not None) or (same and (there is None or same != self.store.etag(there))):
                 return self._answer(412, b"<Error><Code>PreconditionFailed</Code></Error>")
             self.objects[self.key] = body
             number = self.store.generations[self.bucket, self.key] = self._generation() + 1
-        return self._answer(200, b"", {"ETag": etag(body), "x-goog-generation": str(number)})
+        return self._answer(200, b"", {"ETag": self.store.etag(body), "x-goog-generation": str(number)})
 
     def _generation(self) -> int:
         return self.store.generations.get((self.bucket, self.key), 1)
@@ -332,7 +347,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _post(self, body: bytes) -> None:
         if "uploads" in self.query:
             with self.store.lock:
-                number = f"upload-{len(self.store.uploads) + 1}"
+                self.store.begun += 1
+                number = f"upload-{self.store.begun}"
                 self.store.uploads[number] = {}
             return self._xml(
                 f"<InitiateMultipartUploadResult><UploadId>{number}</UploadId></InitiateMultipartUploadResult>"
@@ -341,8 +357,8 @@ class _Handler(BaseHTTPRequestHandler):
             parts = self.store.uploads.pop(self.query["uploadId"], None)
             if parts is None:
                 return self._answer(404, b"<Error><Code>NoSuchUpload</Code></Error>")
-            self.objects[self.key] = b"".join(parts[k] for k in sorted(parts))
-            told = etag(self.objects[self.key])
+            self.objects[self.key] = self.store.joined([parts[k] for k in sorted(parts)])
+            told = self.store.etag(self.objects[self.key])
             return self._xml(f"<CompleteMultipartUploadResult><ETag>{told}</ETag></CompleteMultipartUploadResult>")
         if "delete" in self.query:
             keys = [key.decode() for key in re.findall(rb"<Key>(.*?)</Key>", body)]
