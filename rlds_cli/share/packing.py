@@ -20,6 +20,7 @@ from functools import cached_property, partial
 from typing import Any, BinaryIO, cast
 
 from rlds_cli.base import settings
+from rlds_cli.base.files.mapping import mapped
 from rlds_cli.errors import DamagedDataset
 from rlds_cli.places import BLOCK, GROUP, Body, Hasher, Index, IndexBuilder, PushedDataset
 from rlds_cli.places.remote.blocks import GroupHashes
@@ -103,7 +104,11 @@ class NewObject:
 
     def body(self, told: Told) -> Body:
         """Return the content; ``told`` is called with the bytes of each part that was read."""
-        return Body(self.object.size, lambda: cast(BinaryIO, io.BufferedReader(_SpanReader(self.spans, told), _READ)))
+        return Body(
+            self.object.size,
+            lambda: cast(BinaryIO, io.BufferedReader(_SpanReader(self.spans, told), _READ)),
+            lambda: _mapped(self.spans, told),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +182,7 @@ class _Ranges:
         key = file.path, at, length
         if key not in self._known:
             h = hashlib.sha256()
-            for chunk in _chunks(Span(file, at, length)):
+            for chunk in _read(Span(file, at, length)):
                 h.update(chunk)
             self._told(length)
             self._known[key] = h.hexdigest()
@@ -185,7 +190,7 @@ class _Ranges:
 
     def group(self, file: LocalFile, at: int) -> bytes:
         """Return the bytes from ``at`` on that make a group of blocks."""
-        data = b"".join(_chunks(Span(file, at, GROUP)))
+        data = b"".join(map(bytes, _read(Span(file, at, GROUP))))
         self._told(len(data))
         return data
 
@@ -393,7 +398,7 @@ def hashed(spans: tuple[Span, ...], told: Told = lambda done: None, *, in_place:
     whole, each = Hasher(), list[str]()
     for span in spans:
         own = hashlib.sha256() if len(spans) > 1 else None
-        for chunk in _chunks(span):
+        for chunk in _read(span):
             whole.update(chunk)
             if own is not None:
                 own.update(chunk)
@@ -410,16 +415,29 @@ def hashed(spans: tuple[Span, ...], told: Told = lambda done: None, *, in_place:
     )
 
 
-def _chunks(span: Span) -> Iterator[bytes]:
-    left = span.length
+def _read(span: Span) -> Iterator[memoryview]:
+    """Read a span. What is yielded is overwritten by what follows: it stays in the processor's cache."""
+    left, buffer = span.length, memoryview(bytearray(min(_READ, span.length)))
     with span.file.open() as file:
         file.seek(span.at)
         while left:
-            chunk = file.read(min(_READ, left))
-            if not chunk:
+            size = file.readinto(buffer[:left])  # type: ignore[attr-defined]
+            if not size:
                 raise DamagedDataset(f"{span.file.path} ends early.", hint="rlds verify ID shows all damage")
-            left -= len(chunk)
-            yield chunk
+            left -= size
+            yield buffer[:size]
+
+
+def _mapped(spans: Iterable[Span], told: Told) -> Iterator[memoryview]:
+    """Map spans, piece by piece: what is sent is not copied before."""
+    for span in spans:
+        with span.file.open() as file:
+            for at in range(span.at, span.at + span.length, Body.PIECE):
+                piece = mapped(file, at, min(Body.PIECE, span.at + span.length - at))
+                if piece is None:
+                    raise DamagedDataset(f"{span.file.path} ends early.", hint="rlds verify ID shows all damage")
+                yield piece
+                told(len(piece))
 
 
 class _SpanReader(io.RawIOBase):

@@ -34,7 +34,7 @@ from rlds_cli.places.remote.index import Object
 from rlds_cli.places.sources.objects import Objects
 from rlds_cli.places.sources.place import Document
 from rlds_cli.share import mending, packing, snapshot
-from rlds_cli.share.packing import Known, PushPlan
+from rlds_cli.share.packing import Known, NewObject, PushPlan
 from rlds_cli.share.snapshot import Snapshot
 
 _MOST_SIBLINGS = 100
@@ -451,7 +451,7 @@ class _NotCopied(Exception):
 
 
 def _send_objects(plan: PushPlan, objects: Objects, there: Mapping[str, int], id: str, tell: Progress) -> None:
-    """Copy and send what is not there, one object after the other: a push that is killed repeats one at most."""
+    """Copy and send what is not there, few objects at a time: a push that is killed repeats no more than these."""
     for known, o in plan.copied:
         blocks = mending.blocks_of_proved(known, o, plan.index)
         if blocks is None or not objects.copy(known.objects, o.name):  # also over one that another push left
@@ -460,10 +460,13 @@ def _send_objects(plan: PushPlan, objects: Objects, there: Mapping[str, int], id
             objects.put(o.list[0], Body.of(blocks))
     todo = [*plan.mended, *(made for made in plan.new if not is_there(made.object, there))]
     told = _Told(id, "send", sum(made.object.size for made in todo if not made.object.path), tell)
-    for made in todo:
+
+    def send(made: NewObject) -> None:
         objects.put(made.object.list[0], Body.of(made.blocks))
         if not made.object.path:
             objects.put(made.object.name, made.body(told))
+
+    objects.client.each(send, todo, objects.place.at_once)
 
 
 def _write_index(

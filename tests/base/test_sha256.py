@@ -16,10 +16,10 @@ NI = pytest.param("instructions", marks=pytest.mark.skipif(not sha256._load()[1]
 @pytest.fixture(params=[NI, "plain C", "hashlib"], scope="module")
 def way(request: pytest.FixtureRequest) -> str:
     with pytest.MonkeyPatch.context() as patch:
-        function, _ = sha256._load()
+        library, _ = sha256._load()
         if request.param == "plain C":
-            assert function is not None
-            patch.setattr(sha256, "_load", lambda: (function, False))
+            assert library is not None
+            patch.setattr(sha256, "_load", lambda: (library, False))
         elif request.param == "hashlib":
             patch.setattr(sha256, "_load", lambda: (None, False))
         yield request.param
@@ -67,3 +67,21 @@ def test_a_piece_outside_of_the_buffer_is_refused(piece: tuple[int, int]) -> Non
 def test_an_empty_buffer_has_empty_pieces() -> None:
     assert sha256.of_pieces(b"", [0], [0]).tobytes() == hashlib.sha256().digest()
     assert sha256.of_pieces(memoryview(b""), np.zeros(2, int), np.zeros(2, int)).shape == (2, 32)
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("parts", [[0], [1, 3], [2, 0, 1]])
+@pytest.mark.parametrize("rest", [0, 1, 55, 56, 63, 64, 65, 1000, 1024])
+def test_all_that_comes_is_hashed_together_with_its_blocks(parts: list[int], rest: int) -> None:
+    made, at = sha256.Blocks(1024), 0
+    for count in parts:
+        data = memoryview(DATA)[at : at + 1024 * count]
+        assert made.add(data) == b"".join(expected([(1024 * k, 1024) for k in range(at // 1024, at // 1024 + count)]))
+        at += len(data)
+    assert made.end(DATA[at : at + rest]) == hashlib.sha256(DATA[: at + rest]).digest()
+
+
+@pytest.mark.usefixtures("way")
+def test_half_a_block_is_not_added() -> None:
+    with pytest.raises(ValueError, match="blocks have 1,024 bytes; 1,025 are not"):
+        sha256.Blocks(1024).add(bytes(1025))

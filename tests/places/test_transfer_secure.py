@@ -12,13 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from object_store import UNSIGNED, ObjectStore
 from server import Server
 from test_transfer_fetching import HASTY, Place, wanted
 
 from rlds_cli.base.http.connections import StallDetector
 from rlds_cli.errors import DownloadFailed
-from rlds_cli.places import RemoteFile
+from rlds_cli.places import Address, Body, RemoteFile, open_objects
 from rlds_cli.places.files.parts import PartFile
+from rlds_cli.places.sources import buckets
 
 CONTENT = b"0123456789abcdef" * 10_000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -79,6 +81,53 @@ def test_other_authorities_are_used_and_said(
     place.fetch(wanted(https, "/d/a.h5"), wanted(https, "/d/b.h5"))
     (note,) = place.notes("note")
     assert note.startswith("the server's certificate was verified with the authorities of") and str(certificate) in note
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+    """A store that speaks HTTPS, with a certificate of an authority that this process trusts."""
+    pytest.importorskip("obstore")
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl here")
+    key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
+    (tmp_path / "ends").write_text("subjectAltName=IP:127.0.0.1\nbasicConstraints=CA:FALSE\n")
+    for command in (
+        f"req -x509 {key} -days 2 -subj /CN=authority -keyout ca.key -out ca.pem",
+        f"req {key} -subj /CN=127.0.0.1 -keyout key.pem -out request.pem",
+        "x509 -req -in request.pem -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile ends -out cert.pem",
+    ):
+        subprocess.run(["openssl", *command.split()], check=True, capture_output=True, cwd=tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    with ObjectStore() as running:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+        running.encrypt(context)
+        running.buckets["lab"] = {}
+        yield running
+
+
+@pytest.mark.parametrize("hashes", ["are not signed", "are signed where a policy wants it"])
+def test_hashes_of_large_files_over_tls(hashes: str, bucket: ObjectStore, tmp_path: Path) -> None:
+    large = random.Random(0).randbytes(3 * buckets.PART)
+    if "policy" in hashes:
+        bucket.hashed.add("lab")
+    with open_objects(Address.parse("s3://lab/x"), bucket.settings(tmp_path / "home")) as objects:
+        objects.put("objects/large", Body.of(large))
+        objects.replace("rlds.json", b"small", None)
+    assert bucket.buckets["lab"] == {"x/objects/large": large, "x/rlds.json": b"small"}
+    signed = {r.path.partition("?")[0]: r.headers["x-amz-content-sha256"] for r in bucket.requests if r.size}
+    assert (signed["/lab/x/objects/large"] == UNSIGNED) == ("policy" not in hashes)
+    assert signed["/lab/x/rlds.json"] == hashlib.sha256(b"small").hexdigest()
+
+
+def test_without_tls_all_hashes_are_signed(tmp_path: Path) -> None:
+    pytest.importorskip("obstore")
+    with ObjectStore() as store:
+        store.buckets["lab"] = {}
+        with open_objects(Address.parse("s3://lab/x"), store.settings(tmp_path / "home")) as objects:
+            objects.put("objects/large", Body.of(bytes(3 * buckets.PART)))
+        part = hashlib.sha256(bytes(buckets.PART)).hexdigest()
+        assert [r.headers["x-amz-content-sha256"] for r in store.requests if "partNumber" in r.path] == [part] * 3
 
 
 def test_a_file_of_authorities_that_is_not_there(https: Server, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import shlex
-import shutil
 import signal
 import threading
 import time
@@ -52,9 +51,10 @@ from rlds_cli.keep import pinning
 from rlds_cli.keep.removing import remove
 from rlds_cli.keep.verification import verify
 from rlds_cli.make.importing import import_files
-from rlds_cli.places import Index
+from rlds_cli.places import Body, Index
 from rlds_cli.places.remote import pulling
 from rlds_cli.places.remote.blocks import GROUP
+from rlds_cli.places.sources.place import Chunk
 from rlds_cli.share import collecting, packing
 from rlds_cli.share.pushing import Pushed
 
@@ -825,27 +825,27 @@ def killed(act: Callable[[], object], when: Callable[[], bool]) -> None:
 
 
 def test_a_push_that_is_killed_goes_on(store: Path, other: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ds, copying = large(20_000), shutil.copyfileobj
+    ds, pieces = large(20_000), Body.pieces
     monkeypatch.setattr(packing, "LEAST", 200_000)
 
-    copied: list[object] = []
+    written: list[Body] = []
 
-    def four(*given: object) -> None:  # and no more: then it waits to be killed
-        copied.append(given)
-        while len(copied) > 4:
+    def four(body: Body) -> Iterator[Chunk]:  # and no more: then it waits to be killed
+        written.append(body)
+        while len(written) > 4:
             time.sleep(1)
-        copying(*given)  # type: ignore[call-overload]
+        return pieces(body)
 
     def there() -> set[str]:
         return {f.name for f in store.glob("objects/*") if f.name[0] != "."}
 
-    monkeypatch.setattr(shutil, "copyfileobj", four)
+    monkeypatch.setattr(Body, "pieces", four)
     for _ in range(3):
         before = there()
         killed(lambda: push(ds.id, store), lambda before=before: len(there() - before) >= 2)
         assert not (store / "rlds.json").exists() and before < there()
     before = there()
-    monkeypatch.setattr(shutil, "copyfileobj", copying)
+    monkeypatch.setattr(Body, "pieces", pieces)
     done = push(ds.id, store)
     assert done.sent == sum((store / "objects" / name).stat().st_size for name in there() - before)
     assert bring(store, other).fingerprint == ds.fingerprint

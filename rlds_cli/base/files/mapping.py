@@ -1,4 +1,4 @@
-"""A range of addresses, into which files are mapped side by side: they are read as one array.
+"""Parts of files as memory; and a range of addresses, into which files are mapped side by side and read as one array.
 
 ::
 
@@ -12,7 +12,7 @@ import ctypes
 import mmap
 import os
 import weakref
-from typing import Any
+from typing import Any, BinaryIO
 
 from rlds_cli.errors import DamagedDataset
 
@@ -84,6 +84,24 @@ def let_go(address: int, size: int) -> None:
     """Unmap the pages of mapped files, which count as memory in use; their bytes are read again when they are used."""
     first = address // mmap.PAGESIZE * mmap.PAGESIZE
     _libc.madvise(first, address + size - first, mmap.MADV_DONTNEED)
+
+
+def mapped(file: BinaryIO, at: int, size: int) -> memoryview | None:
+    """Map bytes of a file, or read them where its file system maps none; None if it ends before.
+
+    They must not be cut off as long as they are used, which would end the process: files of datasets never are.
+    """
+    try:
+        descriptor = file.fileno()
+        passed = at % mmap.ALLOCATIONGRANULARITY
+        found = mmap.mmap(descriptor, passed + size, access=mmap.ACCESS_READ, offset=at - passed)
+    except OSError:  # of content in memory, too
+        file.seek(at)
+        data = file.read(size)
+        return memoryview(data) if len(data) == size else None
+    except ValueError:  # beyond its end
+        return None
+    return memoryview(found)[passed:]
 
 
 def _mapped(at: int | None, size: int, how: int, descriptor: int, access: int = mmap.PROT_READ) -> int:

@@ -1,4 +1,5 @@
-/* The sha256 (FIPS 180-4) of many pieces of one buffer: episodes of a few rows would take a call of Python's each.
+/* The sha256 (FIPS 180-4) of many pieces of one buffer: episodes of a few rows would take a call of Python's each; and
+ * that of a buffer together with those of its blocks.
  *
  * Nothing here allocates, keeps state or starts a thread. files/sha256.py checks that the pieces lie in the buffer.
  */
@@ -83,14 +84,17 @@ SHA static inline void read_words(__m128i w[4], const byte *data) {
   for (int k = 0; k < 4; k++) w[k] = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)data + k), order);
 }
 
-/* Four rounds, number ``k`` of 16; ``w`` holds the last 16 words. */
-SHA static inline void rounds(State *s, __m128i w[4], int k) {
+/* The words of four rounds, number ``k`` of 16, each with its constant; ``w`` holds the last 16 words. */
+SHA static inline __m128i words_of(__m128i w[4], int k) {
   if (k >= 4) {
     __m128i sum = _mm_add_epi32(_mm_sha256msg1_epu32(w[k % 4], w[(k + 1) % 4]),
                                 _mm_alignr_epi8(w[(k + 3) % 4], w[(k + 2) % 4], 4));
     w[k % 4] = _mm_sha256msg2_epu32(sum, w[(k + 3) % 4]);
   }
-  __m128i wk = _mm_add_epi32(w[k % 4], _mm_loadu_si128((const __m128i *)(K + 4 * k)));
+  return _mm_add_epi32(w[k % 4], _mm_loadu_si128((const __m128i *)(K + 4 * k)));
+}
+
+SHA static inline void rounds(State *s, __m128i wk) {
   s->cdgh = _mm_sha256rnds2_epu32(s->cdgh, s->abef, wk);
   s->abef = _mm_sha256rnds2_epu32(s->abef, s->cdgh, _mm_shuffle_epi32(wk, 0x0E));
 }
@@ -106,7 +110,7 @@ SHA static void compress_sha_ni(u32 state[8], const byte *data, i64 blocks) {
     __m128i w[4];
     read_words(w, data);
 #pragma GCC unroll 16
-    for (int k = 0; k < 16; k++) rounds(&s, w, k);
+    for (int k = 0; k < 16; k++) rounds(&s, words_of(w, k));
     s = sum_of(s, before);
   }
   store(s, state);
@@ -122,8 +126,28 @@ SHA static void compress_two(u32 one[8], const byte *first, u32 two[8], const by
     read_words(w, second);
 #pragma GCC unroll 16
     for (int k = 0; k < 16; k++) {
-      rounds(&s, v, k);
-      rounds(&t, w, k);
+      rounds(&s, words_of(v, k));
+      rounds(&t, words_of(w, k));
+    }
+    s = sum_of(s, s_before);
+    t = sum_of(t, t_before);
+  }
+  store(s, one);
+  store(t, two);
+}
+
+/* The same bytes into two states: their words, nearly half of the work, are made once. */
+SHA static void compress_into_two(u32 one[8], u32 two[8], const byte *data, i64 blocks) {
+  State s = loaded(one), t = loaded(two);
+  for (; blocks > 0; blocks--, data += BLOCK) {
+    const State s_before = s, t_before = t;
+    __m128i w[4];
+    read_words(w, data);
+#pragma GCC unroll 16
+    for (int k = 0; k < 16; k++) {
+      const __m128i wk = words_of(w, k);
+      rounds(&s, wk);
+      rounds(&t, wk);
     }
     s = sum_of(s, s_before);
     t = sum_of(t, t_before);
@@ -140,14 +164,15 @@ API int rlds_sha256_is_fast(void) {
 #else
 #define compress_sha_ni compress
 #define compress_two(one, first, two, second, blocks) (compress(one, first, blocks), compress(two, second, blocks))
+#define compress_into_two(one, two, data, blocks) (compress(one, data, blocks), compress(two, data, blocks))
 API int rlds_sha256_is_fast(void) { return 0; }
 #endif
 
-/* Write the hash of a piece of ``size`` bytes, of which ``state`` has the first ``done`` blocks. */
-static void finish(Compress *add, u32 state[8], const byte *data, i64 size, i64 done, byte *out) {
-  const i64 whole = size / BLOCK, rest = size % BLOCK, ends = rest < 56 ? 1 : 2; /* blocks */
+/* Write the hash of ``size`` bytes, of which ``state`` has all but the last ``left``, from ``data`` on. */
+static void finish(Compress *add, u32 state[8], const byte *data, i64 left, i64 size, byte *out) {
+  const i64 whole = left / BLOCK, rest = left % BLOCK, ends = rest < 56 ? 1 : 2; /* blocks */
   byte end[2 * BLOCK] = {0};
-  add(state, data + done * BLOCK, whole - done);
+  add(state, data, whole);
   if (rest) memcpy(end, data + whole * BLOCK, (size_t)rest);
   end[rest] = 0x80;
   for (int k = 0; k < 8; k++) end[ends * BLOCK - 1 - k] = (byte)((u64)size * 8 >> 8 * k);
@@ -166,6 +191,25 @@ API void rlds_sha256(const byte *data, const i64 *start, const i64 *size, i64 n,
     memcpy(state[1], INITIAL, sizeof INITIAL);
     if (shorter) compress_two(state[0], data + start[i], state[1], data + start[i + 1], shorter);
     for (i64 k = i; k < n && k < i + 2; k++)
-      finish(add, state[k - i], data + start[k], size[k], shorter, out + 32 * k);
+      finish(add, state[k - i], data + start[k] + shorter * BLOCK, size[k] - shorter * BLOCK, size[k], out + 32 * k);
   }
+}
+
+/* -- all of what comes in order, together with its blocks; where sha256 is fast -- */
+
+API void rlds_sha256_begin(u32 all[8]) { memcpy(all, INITIAL, sizeof INITIAL); }
+
+/* Add n pieces of ``size`` bytes, a multiple of 64, that lie end to end, to ``all``; hash each into ``out[32 * i]``. */
+API void rlds_sha256_add(u32 all[8], const byte *data, i64 size, i64 n, byte *out) {
+  for (i64 i = 0; i < n; i++, data += size) {
+    u32 own[8];
+    memcpy(own, INITIAL, sizeof INITIAL);
+    compress_into_two(all, own, data, size / BLOCK);
+    finish(compress_sha_ni, own, data, 0, size, out + 32 * i);
+  }
+}
+
+/* Write the hash of ``size`` bytes, of which ``all`` has all but the last ``left``. */
+API void rlds_sha256_end(u32 all[8], const byte *data, i64 left, i64 size, byte *out) {
+  finish(compress_sha_ni, all, data, left, size, out);
 }

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 
-from rlds_cli.places.remote.blocks import BLOCK, LIST, hashes_of_blocks
+from rlds_cli.base.files import sha256
+from rlds_cli.places.remote.blocks import BLOCK, HASH, LIST
 from rlds_cli.places.remote.index import Index, IndexedFile, Object, Piece
 
 
@@ -30,38 +31,29 @@ class Hasher:
     """Hashes an object while it is read in order: all of it, and its blocks."""
 
     def __init__(self) -> None:
-        self._whole, self._block = hashlib.sha256(), hashlib.sha256()
+        self._hashes = sha256.Blocks(BLOCK)
         self._blocks = bytearray()
-        self._left = BLOCK
-        self._size = 0
+        self._begun = bytearray()  # the block that is not whole yet
 
     def update(self, data: bytes | memoryview) -> None:
         """Add the next bytes."""
-        self._whole.update(data)
         rest = memoryview(data)
-        self._size += len(rest)
-        while rest:
-            whole = len(rest) // BLOCK * BLOCK
-            if whole and self._left == BLOCK:  # blocks that lie in the data are hashed two at a time
-                self._blocks += hashes_of_blocks(rest[:whole])
-                rest = rest[whole:]
-                continue
-            part = rest[: self._left]
-            self._block.update(part)
-            self._left -= len(part)
-            rest = rest[len(part) :]
-            if not self._left:
-                self._end()
-
-    def _end(self) -> None:
-        self._blocks += self._block.digest()
-        self._block, self._left = hashlib.sha256(), BLOCK
+        if self._begun:
+            missing = BLOCK - len(self._begun)
+            self._begun += rest[:missing]
+            if len(rest) < missing:
+                return
+            self._blocks += self._hashes.add(self._begun)
+            self._begun, rest = bytearray(), rest[missing:]
+        whole = len(rest) // BLOCK * BLOCK
+        self._blocks += self._hashes.add(rest[:whole])
+        self._begun += rest[whole:]
 
     def result(self, path: str = "", at: int = 0) -> HashedObject:
         """Return the object: a file of its own, or a part of the file ``path`` of the dataset from byte ``at`` on."""
-        if self._left < BLOCK:
-            self._end()
-        return HashedObject(Object(self._whole.hexdigest(), self._size, path, at), bytes(self._blocks))
+        size = len(self._blocks) // HASH * BLOCK + len(self._begun)
+        last = hashlib.sha256(self._begun).digest() if self._begun else b""
+        return HashedObject(Object(self._hashes.end(self._begun).hex(), size, path, at), bytes(self._blocks) + last)
 
 
 class IndexBuilder:

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from rlds_cli.base.http.client import Client
-from rlds_cli.base.http.connections import Permanent, Retryable
+from rlds_cli.base.http.connections import Permanent, Retryable, Stopped
 from rlds_cli.base.http.ranges import NoRange, RangeRequest, Reply, Tag
 from rlds_cli.base.settings import Settings
 from rlds_cli.errors import MissingPackage, RldsError
@@ -35,9 +35,9 @@ from rlds_cli.places.sources.place import (
 )
 from rlds_cli.places.sources.web import WebPlace
 
-PART = 8 << 20  # bytes of a part of a large upload
+PART = Body.PIECE  # bytes of a part of a large upload
 _PARTS = 9_000  # S3 takes 10,000
-_AT_ONCE = 6  # parts
+_AT_ONCE = 4  # parts of each of the files that are sent at a time
 _SLOW = 10  # times as long as for an answer: seconds for parts that are sent at once
 _LONGEST = 900.0  # seconds of any request
 _CHUNK = 1 << 20
@@ -77,6 +77,8 @@ def was_forked() -> bool:
 class BucketPlace(Place):
     """The files below ``s3://BUCKET/PATH`` or ``gs://BUCKET/PATH``; ``region`` of S3 if it is known."""
 
+    at_once = 2  # while one begins or ends, the parts of the other are on their way
+
     def __init__(self, address: Address, client: Client, *, region: str | None = None) -> None:
         super().__init__(address, client)
         if region is not None:
@@ -94,11 +96,25 @@ class BucketPlace(Place):
         """The bucket to write: an answer comes when a whole part was sent, which takes long on a slow line."""
         return self._made({"timeout": timedelta(seconds=_SLOW * self.client.policy.read)}, retries=_RETRIES)
 
-    def _made(self, timeouts: Mapping[str, timedelta], *, retries: int) -> Any:
+    @cached_property
+    def _sender(self) -> Any:
+        """The bucket to write large files: over TLS, which protects bodies, requests do not sign the hashes of theirs.
+
+        To hash a body takes longer than to send it.
+        """
+        if self._endpoint.startswith("http://") or self.address.scheme == "gs":
+            return self._writer
+        timeouts = {"timeout": timedelta(seconds=_SLOW * self.client.policy.read)}
+        return self._made(timeouts, retries=_RETRIES, unsigned_payload=True)
+
+    @property
+    def _endpoint(self) -> str:
+        return self.where.gcs if self.address.scheme == "gs" else self.where.s3 or ""
+
+    def _made(self, timeouts: Mapping[str, timedelta], *, retries: int, **more: bool) -> Any:
         if not _begun:
             _begun.append(os.getpid())
         where, policy = self.where, self.client.policy
-        endpoint = where.gcs if self.address.scheme == "gs" else where.s3 or ""
         common: dict[str, Any] = {
             "retry_config": {
                 "max_retries": retries,
@@ -111,7 +127,7 @@ class BucketPlace(Place):
             "client_options": {
                 "connect_timeout": timedelta(seconds=policy.connect),
                 "timeout": timedelta(seconds=_LONGEST),
-                "allow_http": endpoint.startswith("http://"),
+                "allow_http": self._endpoint.startswith("http://"),
                 **timeouts,
             },
         }
@@ -121,7 +137,7 @@ class BucketPlace(Place):
                 return self._obstore.store.GCSStore(self.address.root, base_url=where.gcs, **key, **common)
             except self._obstore.exceptions.BaseError:  # whose text may hold a part of the key
                 raise Permanent("the key file of the service account cannot be used", 401) from None
-        options: dict[str, Any] = {"region": self._region, **where.aws}
+        options: dict[str, Any] = {"region": self._region, **where.aws, **more}
         if "access_key_id" not in where.aws:
             options["skip_signature"] = True
         if where.s3:
@@ -242,18 +258,36 @@ class BucketPlace(Place):
             self._replace(name, body, if_tag)
             return body.size
         try:
-            with body.open() as content:
-                if body.size <= PART:
-                    self._obstore.put(self._writer, key, content.read(), attributes=_kind(name), use_multipart=False)
-                else:
-                    part = max(PART, -(-body.size // _PARTS))
-                    self._obstore.put(self._writer, key, content, chunk_size=part, max_concurrency=_AT_ONCE)
+            if body.size <= PART:
+                data = b"".join(body.pieces())
+                self._obstore.put(self._writer, key, data, attributes=_kind(name), use_multipart=False)
+            else:
+                self._send(key, body)
             there = int(self._obstore.head(self._store, key)["size"])
         except Exception as e:
             raise self._failed(e) from None
         if there != body.size:
             raise Retryable(f"{there:,} of {body.size:,} bytes were stored")
         return body.size
+
+    def _send(self, key: str, body: Body) -> None:
+        """Send a large file in parts; with signed hashes to a bucket whose policy denies others."""
+        part = max(PART, -(-body.size // _PARTS))
+        while True:
+            sender = self._sender
+            try:
+                self._obstore.put(sender, key, self._pieces(body), chunk_size=part, max_concurrency=_AT_ONCE)
+                return
+            except Exception as e:
+                failed = self._failed(e)
+                if sender is self._writer or not isinstance(failed, Permanent) or failed.status != 403:
+                    raise
+                self._sender = self._writer
+
+    def _pieces(self, body: Body) -> Iterator[Chunk]:
+        for piece in body.pieces():
+            self.client.check()
+            yield piece
 
     def _replace(self, name: str, body: Body, seen: str | None) -> None:
         key, errors = self._key(name), self._obstore.exceptions
@@ -308,7 +342,7 @@ class BucketPlace(Place):
 
     def _failed(self, e: Exception) -> Exception:
         """Return what an error of obstore means, without its text: that holds requests and their signatures."""
-        if isinstance(e, RldsError | Permanent):  # of the file that is sent, or of the key file
+        if isinstance(e, RldsError | Permanent | Stopped):  # of the file that is sent, or of the key file
             return e
         status = re.search(r"status(?: code)?: (\d{3})|with status (\d{3})|HTTP (?:status )?(\d{3})", str(e))
         number = int(next(filter(None, status.groups()))) if status else 0

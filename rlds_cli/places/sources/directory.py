@@ -98,8 +98,8 @@ class DirectoryPlace(Place):
         safe_files.directory(path.parent, self.address.directory)
         temporary, descriptor = _temporary(path)
         try:
-            with os.fdopen(descriptor, "wb") as file, body.open() as content:
-                shutil.copyfileobj(content, file, _PIECE)
+            with os.fdopen(descriptor, "wb") as file:
+                file.writelines(body.pieces())
                 file.flush()
                 os.fsync(descriptor)
                 with suppress(OSError):  # a mounted bucket has no modes

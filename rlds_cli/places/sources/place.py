@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import BinaryIO, Final, Self
+from typing import BinaryIO, ClassVar, Final, Self
 
 from rlds_cli.base.http.client import Client
 from rlds_cli.base.http.connections import Permanent
@@ -29,6 +29,7 @@ from rlds_cli.places.sources.addresses import Address
 Chunk = bytes | memoryview
 
 LONGEST = 64 << 20  # bytes of a document that is read into memory
+_READ = 1 << 20
 
 
 class Overtaken(Exception):
@@ -69,15 +70,30 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """Content to be written. Each attempt opens it anew: ``open`` returns a stream that can be read and sought."""
+    """Content to be written. Each attempt opens it anew: ``open`` returns a stream that can be read and sought.
+
+    ``mapped`` yields the same in pieces of at most `PIECE` bytes, which are mapped and not read, where there is a way.
+    """
+
+    PIECE: ClassVar = 8 << 20
 
     size: int
     open: Callable[[], BinaryIO]
+    mapped: Callable[[], Iterator[Chunk]] | None = None
 
     @classmethod
     def of(cls, data: bytes) -> Body:
         """Return the body that is ``data``."""
         return cls(len(data), lambda: io.BytesIO(data))
+
+    def pieces(self) -> Iterator[Chunk]:
+        """Yield the content in order, in pieces of at most `PIECE` bytes."""
+        if self.mapped is not None:
+            yield from self.mapped()
+            return
+        with self.open() as content:
+            while piece := content.read(_READ):
+                yield piece
 
 
 class Place(ABC):
@@ -97,9 +113,12 @@ class Place(ABC):
         True of a source that makes all writes visible in one step, with the next write on a condition.
     compares : bool
         False once the source has shown that it cannot write on a condition.
+    at_once : int
+        Large files that are best written at a time.
     """
 
     commits = False
+    at_once = 1
 
     def __init__(self, address: Address, client: Client) -> None:
         self.address, self.client, self.where = address, client, client.where
