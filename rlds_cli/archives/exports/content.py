@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Literal, TypeVar, cast
 
 import numpy as np
@@ -455,9 +456,19 @@ class Content:
 
     def digests(self, threads: int = 2) -> ContentDigests:
         """Compute the digests of the content, as importing the exported files would."""
+        ends = np.linspace(0, len(self.table), threads + 1).astype(np.int64).tolist()
+        pieces = [range(a, b) for a, b in pairwise(ends)]
+        stored = set(filter(self._as_stored, self.fields))
         with ThreadPoolExecutor(threads) as pool:
-            fields = dict(zip(self.fields, pool.map(self._digest, self.fields), strict=True))
-        return ContentDigests.of(fields, self.table)
+            hashed = {
+                # Each piece of a field in videos would hash the files again.
+                n: [pool.submit(self._hashed, f, of) for of in ([range(ends[-1])] if f.codec == VIDEO else pieces)]
+                for n, f in self.fields.items()
+                if n not in stored
+            }
+            each = {n: np.concatenate([piece.result() for piece in of]) for n, of in hashed.items()}
+        each |= {n: self._store.digests(self._stored_as[n])[self.source.index] for n in stored}
+        return ContentDigests.of({n: FieldHash(f).of_field(each[n]) for n, f in self.fields.items()}, self.table)
 
     def fingerprint(self, threads: int = 2) -> str:
         """Return the fingerprint of the content: the dataset's own where nothing was left out."""
@@ -475,15 +486,14 @@ class Content:
         finals = np.array_equal(self.table.observed, self.source.observed)
         return alike and (f.placement == "both") == (stored.placement == "both") and (finals or f.placement != "both")
 
-    def _digest(self, name: str) -> str:
-        f = self.fields[name]
-        hashing = FieldHash(f)
-        if self._as_stored(name):
-            return hashing.of_field(self._store.digests(self._stored_as[name])[self.source.index])
+    def _hashed(self, f: Field, episodes: range) -> Digests:
+        """Return the digests of a field in some episodes."""
         videos = self._video_digests(f) if f.codec == VIDEO else None
-        count = hashing.counted(self.table.length, self.table.num_observed)
-        start, stop = self.source.start, self.source.start + count
-        step, each, e = max(1, PIECE // max(1, self.row_bytes(name))), EpisodeHash(f), 0
+        which = slice(episodes.start, episodes.stop)
+        count = FieldHash(f).counted(self.table.length, self.table.num_observed)[which]
+        start = self.source.start[which]
+        stop = start + count
+        step, each, e = max(1, PIECE // max(1, self.row_bytes(f.name))), EpisodeHash(f), 0
         while e < len(count):
             first, end = int(start[e]), int(np.searchsorted(stop, start[e] + step, "right"))
             if end > e:  # short episodes come together
@@ -495,7 +505,7 @@ class Content:
                 each.add(self._hashed_rows(f, a, min(a + step, int(stop[e]))), videos=videos)
             each.end()
             e += 1
-        return hashing.of_field(each.episodes)
+        return each.episodes
 
     def _hashed_rows(self, f: Field, start: int, stop: int) -> Column:
         """Return rows as they are hashed: frames are encoded, and last rows are read where they count."""

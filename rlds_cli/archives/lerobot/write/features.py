@@ -288,7 +288,7 @@ class StepGroup:
     stop: int
     lengths: IntArray
     numbers: IntArray
-    _kept: IntArray | None
+    _begins: IntArray
 
     @classmethod
     def of(cls, content: Content, episodes: range, first: int = 0, stop: int | None = None) -> StepGroup:
@@ -298,10 +298,9 @@ class StepGroup:
         lengths = content.table.length[which] - first
         lengths = lengths if stop is None else np.minimum(lengths, stop - first)
         begin = np.cumsum(lengths) - lengths
-        within = np.arange(lengths.sum()) - np.repeat(begin, lengths)
+        numbers = np.arange(first, first + lengths.sum()) - np.repeat(begin, lengths)
         start, end = int(starts[0]), int(starts[-1] + lengths[-1])
-        kept = np.repeat(starts - start, lengths) + within if len(episodes) > 1 else None
-        return cls(episodes, start, end, lengths, within + first, kept)
+        return cls(episodes, start, end, lengths, numbers, starts - start)
 
     def __len__(self) -> int:
         """Return the number of steps."""
@@ -309,7 +308,10 @@ class StepGroup:
 
     def among(self, rows: Array) -> Array:
         """Return the steps among ``rows``, which go from ``start`` to ``stop``."""
-        return rows if self._kept is None else rows.take(self._kept, axis=0)
+        if len(rows) == len(self):
+            return rows
+        each = zip(self._begins.tolist(), self.lengths.tolist(), strict=True)
+        return np.concatenate([rows[a : a + n] for a, n in each])
 
     def each(self, of_episodes: Array) -> Array:
         """Return a value of each episode of the dataset for its steps here [n]."""

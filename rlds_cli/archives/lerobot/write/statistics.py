@@ -8,6 +8,7 @@ Statistics of episodes are joined as lerobot joins them: a quantile is the mean 
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,8 @@ _SAMPLE = 128  # rows of an episode, about, that quantiles are taken from
 _PIECE = 1 << 17  # values that are converted at once: 1 MiB, which stays in a core's cache
 _LARGE = 300  # sides of an image from which lerobot leaves out pixels, to about this
 _SMALL = 150
+
+_local = threading.local()  # memory that is used again
 
 Statistics = dict[str, Any]  # min max mean std, quantiles, and count: float64 arrays [episodes, ...], or of all [...]
 
@@ -74,14 +77,30 @@ def of_lines(values: Array, lengths: IntArray, *, by_last_axis: bool) -> Statist
 def _of_episodes(flat: Array, each: IntArray, step: int) -> Statistics:
     """Return the statistics of some episodes, or of one that is longer than ``step``."""
     if len(flat) <= step:
-        return _of_columns(_columns(flat), each)
+        return _of_columns(_columns(flat, "x"), each)
     pieces = (flat[a : a + step] for a in range(0, len(flat), step))
-    return _each(joined([_of_columns(_columns(x), np.array([len(x)])) for x in pieces]))
+    return _each(joined([_of_columns(_columns(x, "x"), np.array([len(x)])) for x in pieces]))
 
 
-def _columns(flat: Array) -> Array:
-    """Return a copy of [n, width] as float64 [width, n]: sums over consecutive values are several times as fast."""
-    return np.array(flat.T, np.float64, order="C")
+def _columns(flat: Array, kept: str = "") -> Array:
+    """Return a copy of [n, width] as float64 [width, n]: sums over consecutive values are several times as fast.
+
+    ``kept`` names memory of this thread that the next copy is made in.
+    """
+    x = _kept(kept, flat.T.shape) if kept else np.empty(flat.T.shape)
+    x[...] = flat.T
+    return x
+
+
+def _kept(name: str, shape: tuple[int, int]) -> Array:
+    """Return an array of memory that this thread keeps: that of new pages takes longer than a sum of their values."""
+    size = shape[0] * shape[1]
+    memory: Array | None = getattr(_local, name, None)
+    if memory is None or len(memory) < size:
+        memory = np.empty(max(size, _PIECE))
+        if size <= _PIECE:
+            setattr(_local, name, memory)
+    return memory[:size].reshape(shape)
 
 
 @np.errstate(over="ignore", invalid="ignore")
@@ -90,7 +109,12 @@ def _of_columns(x: Array, each: IntArray) -> Statistics:
     first = np.cumsum(each) - each
     found = {"min": np.minimum.reduceat(x, first, axis=1), "max": np.maximum.reduceat(x, first, axis=1)}
     found["mean"] = np.add.reduceat(x, first, axis=1) / each
-    x -= np.repeat(found["mean"], each, axis=1)
+    if (each == each[0]).all():
+        of_each = x.reshape(len(x), len(each), each[0])
+        of_each -= found["mean"][:, :, None]
+    else:
+        episode = np.repeat(np.arange(len(each)), each)
+        x -= np.take(found["mean"], episode, axis=1, out=_kept("means", x.shape), mode="clip")
     x *= x
     found["std"] = np.sqrt(np.add.reduceat(x, first, axis=1) / each)
     return {name: v.T for name, v in found.items()} | {"count": each[:, None]}
