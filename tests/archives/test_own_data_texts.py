@@ -10,9 +10,12 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from own_files import FORMATS, write
 
 from rlds_cli.archives.formats import text_tables
+from rlds_cli.archives.formats.tables import open_flat
 from rlds_cli.errors import ArchiveError, UnknownLayout
 from rlds_cli.make.importing import import_files, plan_import
 
@@ -166,3 +169,25 @@ def test_numbers_among_blanks_in_columns_without_blanks_in_their_names(tmp_path:
     seen = import_files(tmp_path / "log.csv", "local/x", progress=False).episode(0)
     assert seen["observation"].tolist() == [[1.5], [2.5]] and seen["action"].tolist() == [0, 1]
     assert [*seen["size"]] == ['5" pipe', '7" pipe']
+
+
+WHOLE = st.from_regex(r"-?[0-9]{1,15}", fullmatch=True)
+DECIMAL = st.from_regex(r"-?[0-9]{1,15}\.[0-9]{1,20}([eE][-+]?[0-9]{1,2})?", fullmatch=True)
+
+
+@given(st.data(), st.sampled_from(text_tables.DELIMITERS), st.sampled_from(["\n", "\r\n"]), st.booleans())
+def test_decimals_of_a_csv_file_are_what_python_makes_of_them(tmp_path_factory, data, delimiter, end, ended) -> None:
+    rows = data.draw(st.integers(1, 6))
+    kinds = data.draw(st.lists(st.sampled_from([int, float]), min_size=2, max_size=4))
+    columns = {
+        f"c{k}": data.draw(st.lists(WHOLE if kind is int else DECIMAL | WHOLE, min_size=rows, max_size=rows))
+        for k, kind in enumerate(kinds)
+    }
+    lines = [delimiter.join(columns), *map(delimiter.join, zip(*columns.values(), strict=True))]
+    path = tmp_path_factory.mktemp("csv") / "a.csv"
+    path.write_bytes((end.join(lines) + end * ended).encode())
+    with open_flat(path) as table, table.rows([*columns]) as read:
+        for name, values in read.read(0, rows).items():
+            kind = float if any("." in v for v in columns[name]) else int
+            expected = np.array([*map(kind, columns[name])], kind)
+            assert values.dtype == expected.dtype and values.tobytes() == expected.tobytes()

@@ -206,10 +206,10 @@ def _decimals(path: Path, state: disk.State, delimiter: str, names: tuple[str, .
         data = f.read(_SMALL + 1).partition(b"\n")[2]
     if not data or "" in names or _lines_of_decimals(delimiter, len(names)).fullmatch(data) is None:
         return None
-    pa, cells = pyarrow(), data.decode().replace("\n", delimiter).split(delimiter)
+    pa, cells = pyarrow(), delimiter.join(data.decode().split()).split(delimiter)
     columns: list[Any] = []
     for k in range(len(names)):
-        texts = cells[k :: len(names)][: len(cells) // len(names)]
+        texts = cells[k :: len(names)]
         kind: Any = float if "." in "".join(texts) else int
         columns.append(pa.array(np.array([*map(kind, texts)], kind)))
     return pa.record_batch(columns, names=[*names])
