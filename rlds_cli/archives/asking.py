@@ -7,14 +7,17 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlds_cli.archives.account import Entry
-from rlds_cli.archives.file_report import FileReport, Node
 from rlds_cli.archives.readers import Archive, ArchivedStep, ArchivedValue, Plan, skipped_file
 from rlds_cli.archives.recognised import ANSWERS, Recognised
 from rlds_cli.base.files import child
 from rlds_cli.base.progress import Progress, silent
 from rlds_cli.errors import ArchiveError
+
+if TYPE_CHECKING:
+    from rlds_cli.archives.file_report import FileReport
 
 _log = logging.getLogger(__name__)
 
@@ -87,6 +90,8 @@ def describe(path: Path, files: tuple[Path, ...], reader: str | None) -> FileRep
     ArchiveError
         They are damaged, or need a program or more memory than an archive may.
     """
+    from rlds_cli.archives.file_report import FileReport, Node
+
     report: FileReport = child.ask(
         f"{_DESCRIBING}.describe", path, files, reader, names=files, types=(FileReport, Node, *ANSWERS)
     )

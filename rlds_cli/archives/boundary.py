@@ -277,6 +277,12 @@ def reader(name: str) -> Reader:
     return cast(Reader, Guarded(name, getattr(module, "READER", module)))
 
 
+def _recogniser(name: str) -> Reader:
+    """Return the reader called ``name``, or as much of it as recognises its files."""
+    signs = LIBRARIES[name].signs if name in READERS else ""
+    return cast(Reader, Guarded(name, import_module(f"rlds_cli.archives.{signs}"))) if signs else reader(name)
+
+
 def check_name(name: str, package: str = "") -> None:
     """Refuse the name of a reader that is not there; ``package`` is the one that it was of, with its version.
 
@@ -325,10 +331,10 @@ def recognise(paths: Sequence[Path], *, tables: bool = True) -> tuple[str, str] 
     for name in reader_names():
         if (bundled and name in READERS and not LIBRARIES[name].bundles) or (name == READERS[-1] and not tables):
             continue
-        of_family = name in READERS[:-1]
-        found = reader(name).recognise(few) if of_family else None
+        of_family, recogniser = name in READERS[:-1], _recogniser(name)
+        found = recogniser.recognise(few) if of_family else None
         if found or not of_family:  # what it says counts files
-            found = reader(name).recognise(paths)
+            found = recogniser.recognise(paths)
         if found:
             return name, found
     return None

@@ -1,8 +1,9 @@
 """The families and libraries whose files are read here, in which datasets are written, or whose code has a drop-in.
 
 A line is all that a family or library needs besides its module or folder here. In the folder of a library are
-``read.py``, the reader of its files; ``write.py``, datasets in its formats on disk; ``dropin.py``, its functions and
-objects, as `rlds_cli.interop.NAME`; and ``names.py``, its names of files and columns. All but one may be missing.
+``read.py``, the reader of its files; ``signs.py``, by which they are recognised; ``write.py``, datasets in its formats
+on disk; ``dropin.py``, its functions and objects, as `rlds_cli.interop.NAME`; and ``names.py``, its names of files and
+columns. All but one may be missing.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ class Library:
     ----------
     reader : str
         The module below `archives` that reads its files; empty if that of another family does.
+    signs : str
+        The module below `archives` that recognises its files, where the reader takes long to import.
     skips : bool
         The reader leaves damaged files out as it plans; others stop at the first one.
     bundles : bool
@@ -29,6 +32,7 @@ class Library:
     """
 
     reader: str = ""
+    signs: str = ""
     skips: bool = False
     bundles: bool = False
     formats: Mapping[str, str] = field(default_factory=dict)
@@ -39,7 +43,11 @@ class Library:
 # file come before those that list its columns, of which there may be thousands; that of any table is the last one.
 LIBRARIES: Mapping[str, Library] = {
     "torchrl": Library(
-        reader="torchrl.read", skips=True, formats={"tensordict": "torchrl.write:TensorDict"}, dropin=True
+        reader="torchrl.read",
+        signs="torchrl.signs",
+        skips=True,
+        formats={"tensordict": "torchrl.write:TensorDict"},
+        dropin=True,
     ),
     "minari": Library(reader="minari.read", skips=True, formats={"minari": "minari.write:Minari"}, dropin=True),
     "roboset": Library(reader="roboset"),

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlds_cli import registry
 from rlds_cli.base import ids, refs, settings
@@ -14,7 +15,9 @@ from rlds_cli.base.refs import Ref
 from rlds_cli.base.settings import Settings, StrPath
 from rlds_cli.errors import DamagedDataset, DatasetNotFound, InvalidId, RldsError, UnknownDataset
 from rlds_cli.homes.homes import Home, is_dataset, path_of
-from rlds_cli.registry import Entry
+
+if TYPE_CHECKING:
+    from rlds_cli.registry import Entry
 
 
 def locate(ref: str | os.PathLike[str], where: Settings) -> Path:

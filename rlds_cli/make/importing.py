@@ -34,8 +34,8 @@ from rlds_cli.homes import Home, exclusive
 from rlds_cli.look import choose_files, files_to_import
 from rlds_cli.make.convert import reading
 from rlds_cli.make.convert.archive import Conversion, check_plan, convert, identities
-from rlds_cli.make.convert.create import rate, texts
 from rlds_cli.make.convert.decoding import decoded_field
+from rlds_cli.make.convert.stated import rate, texts
 from rlds_cli.store import Facts, Manifest, StoredDataset
 from rlds_cli.ted import Field
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,7 +30,6 @@ from rlds_cli.store import (
     sealing,
     sharing,
     statistics,
-    videos,
 )
 from rlds_cli.store import metadata as data_not_per_row
 from rlds_cli.store.build import Built
@@ -40,6 +39,9 @@ from rlds_cli.store.manifest import Counts, Manifest, Stats, StoredField, summar
 from rlds_cli.store.paths import ROW_DIGESTS, assign_paths, component
 from rlds_cli.store.sharing import Shared
 from rlds_cli.ted import COMPUTED, CUT, TERMINATED, TRUNCATED, VIDEO, Computed, EpisodeTable, Field, Note
+
+if TYPE_CHECKING:
+    from rlds_cli.store.videos import Locate
 
 _MOVED_BYTES = 16 << 20  # that are copied at once
 _FEW_BYTES = 4 << 20  # of rows: they are read before threads have started
@@ -107,7 +109,7 @@ def finish(
     metadata: Iterable[tuple[str, Array | str]] = (),
     shared: Mapping[str, Shared] = {},
     linked: Linked | None = None,
-    locate: videos.Locate | None = None,
+    locate: Locate | None = None,
     threads: int = 2,
 ) -> Manifest:
     """Complete the dataset in ``built.directory`` and return its manifest, which is written last.
@@ -252,7 +254,7 @@ def complete(
 
 
 def _finish_fields(
-    built: Built, encoding: str, shared: Mapping[str, Shared], locate: videos.Locate | None, threads: int
+    built: Built, encoding: str, shared: Mapping[str, Shared], locate: Locate | None, threads: int
 ) -> list[_Finished]:
     """Complete the arrays of all fields, sorted by name.
 
@@ -285,9 +287,7 @@ def _sync(files: Iterable[Path]) -> None:
             os.fsync(f.fileno())
 
 
-def _finish_field(
-    built: Built, f: Field, encoding: str, locate: videos.Locate | None, blocks: Executor | None
-) -> _Finished:
+def _finish_field(built: Built, f: Field, encoding: str, locate: Locate | None, blocks: Executor | None) -> _Finished:
     path, total = built.paths[f.name], built.end.rows
     directory = built.directory / path
     count = digests.counted(f, built.episodes.length, built.episodes.num_observed)
@@ -296,6 +296,8 @@ def _finish_field(
         assert locate is not None
         places = layouts.finish(directory, (total, 2), "int32")
         extents = [locate(f.name, key) for key in built.end.strings.get(f.name, [])]
+        from rlds_cli.store import videos  # few datasets have some
+
         files = videos.write(built.directory / VIDEOS / path, extents)
         of_episodes = FieldHash(f, videos=files).episodes(places, start, count)
     elif f.kind == "frames":

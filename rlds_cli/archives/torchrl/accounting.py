@@ -21,7 +21,8 @@ from rlds_cli.archives.formats import inventory
 from rlds_cli.archives.formats.inventory import ATTRIBUTE, KEY, Item
 from rlds_cli.archives.readers import Archive
 from rlds_cli.archives.torchrl.lanes import MASKS, NEXT
-from rlds_cli.archives.torchrl.stores import HDF5, PICKLES, TensorStore
+from rlds_cli.archives.torchrl.signs import HDF5, PICKLES
+from rlds_cli.archives.torchrl.stores import TensorStore
 from rlds_cli.base.text import is_below
 
 FLAGS = ("done", "terminated", "truncated", "is_init")

@@ -25,6 +25,7 @@ from rlds_cli.archives.torchrl import accounting, stores
 from rlds_cli.archives.torchrl.boundaries import LaneEpisode, place
 from rlds_cli.archives.torchrl.lanes import NEXT, Lane, Lanes, opened
 from rlds_cli.archives.torchrl.names import DESCRIPTION, METADATA, VERSION
+from rlds_cli.archives.torchrl.signs import HDF5
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.files import json as documents
 from rlds_cli.errors import CorruptArchive
@@ -59,7 +60,7 @@ def plan(archive: Archive, file: Path) -> Plan:
         table = _Table(file, about["episodes"], lanes)
         fields, keys = _fields(file, about["fields"], lanes)
     width = sum(f.row_bytes for f in fields)
-    most = HDF5_BYTES if found[0].file.suffix in stores.HDF5 else PART_BYTES
+    most = HDF5_BYTES if found[0].file.suffix in HDF5 else PART_BYTES
     size = max(1, min(PART_ROWS, most // max(width, 1)))
     rows = np.cumsum(table.length + 1)
     stops = np.unique(np.append(np.searchsorted(rows, np.arange(size, int(rows[-1]), size), "right"), len(rows)))

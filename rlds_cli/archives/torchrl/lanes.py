@@ -22,7 +22,8 @@ from rlds_cli.archives.formats.hdf5 import datasets, open_file, reading, whole
 from rlds_cli.archives.names import free_name, row_field
 from rlds_cli.archives.readers import CHUNK_BYTES
 from rlds_cli.archives.torchrl.names import BFLOAT16
-from rlds_cli.archives.torchrl.stores import H5_MARKS, HDF5, TensorLeaf, TensorStore
+from rlds_cli.archives.torchrl.signs import H5_MARKS, HDF5
+from rlds_cli.archives.torchrl.stores import TensorLeaf, TensorStore
 from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.text import is_below
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive

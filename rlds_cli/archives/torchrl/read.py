@@ -20,9 +20,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile, ZipFile
 
 import h5py
 import numpy as np
@@ -43,16 +41,10 @@ from rlds_cli.archives.torchrl.boundaries import (
     wholes,
 )
 from rlds_cli.archives.torchrl.lanes import MASKS, NEXT, Lanes, opened
-from rlds_cli.archives.torchrl.names import BFLOAT16, BUFFER, DESCRIPTION, META, STORAGE
-from rlds_cli.archives.torchrl.stores import (
-    HDF5,
-    PICKLES,
-    TensorLeaf,
-    TensorStore,
-    is_tensordict,
-    trees,
-    within,
-)
+from rlds_cli.archives.torchrl.names import BFLOAT16, STORAGE
+from rlds_cli.archives.torchrl.signs import HDF5, is_pickled
+from rlds_cli.archives.torchrl.signs import recognise as recognise
+from rlds_cli.archives.torchrl.stores import TensorLeaf, TensorStore, trees, within
 from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import json as documents
 from rlds_cli.errors import CorruptArchive, UnknownLayout, UnsafeArchive
@@ -70,46 +62,6 @@ SHORT_NAMES = {"reward": REWARD, "terminated": FLAGS[0], "truncated": FLAGS[1]}
 _SLICE = re.compile(r"\[([^\]]*)\]")
 _OBSERVED = re.compile(r" observed from (\d+)$")
 INDEX = "index"  # the row's place in the buffer, added by its writer
-
-
-def recognise(paths: Sequence[Path]) -> str | None:
-    """Describe files of TorchRL or TensorDict in one line; None for other files."""
-    names = {p.name for p in paths}
-    if BUFFER in names:
-        return f"TorchRL's replay buffer: {_count(paths)}"
-    if DESCRIPTION in names:
-        return f"TensorDict that rlds exported: {_count(paths)}"
-    if META in names and any(is_tensordict(p) for p in paths if p.name == META):
-        return f"memory-mapped TensorDict: {_count(paths)}"
-    if STORAGE in names:
-        return f"TorchRL's storage: {_count(paths)}"
-    if any(n.endswith("meta.pt") for n in names) and any(p.suffix == ".memmap" for p in paths):
-        return "memory-mapped tensors, described by a pickle"
-    if len(paths) == 1 and stores.is_checkpoint(paths[0]):
-        return "TorchRL's checkpoint of trajectories (HDF5)"
-    return "pickled by torch.save" if paths and all(map(_is_pickled, paths)) else None
-
-
-def _count(paths: Sequence[Path]) -> str:
-    """Name the form, and count the arrays."""
-    names = {p.name for p in paths}
-    arrays = sum(n.endswith(".memmap") and not n.endswith(".shape.memmap") for n in (p.name for p in paths))
-    if not arrays:
-        return "H5 form"
-    nested = any(n.endswith(".shape.memmap") for n in names)
-    flat = any(p.parent.name == "is_full" for p in paths)
-    return f"{'Nested' if nested else 'Flat' if flat else 'TED'} form, {arrays:,} arrays"
-
-
-def _is_pickled(path: Path) -> bool:
-    """Tell whether a file was written by ``torch.save``, or is a TensorDict in one file."""
-    if path.suffix not in (*PICKLES, ".tdz"):
-        return False
-    try:
-        with ZipFile(path) as z:
-            return any(n.rpartition("/")[2] in ("data.pkl", META) for n in z.namelist())
-    except (OSError, BadZipFile):
-        return path.suffix in (".pt", ".pth")
 
 
 def plan(archive: Archive) -> Plan:
@@ -210,7 +162,7 @@ def metadata(plan: Plan) -> Iterator[tuple[str, Array | str]]:
 
 
 def _refuse_pickles(archive: Archive) -> None:
-    if all(map(_is_pickled, archive.files)):
+    if all(map(is_pickled, archive.files)):
         name = archive.files[0].name
         if name.endswith(".tdz"):
             raise UnknownLayout(f"{name} is a TensorDict in one file.", hint=f"unzip {name} -d DIR; rlds import DIR")

@@ -32,18 +32,15 @@ from typing import Any
 
 import numpy as np
 
-from rlds_cli.archives.formats.hdf5 import is_hdf5, open_file
 from rlds_cli.archives.readers import Archive
 from rlds_cli.archives.torchrl.names import BFLOAT16, BUFFER, KNOWN, META, STORAGE, WRITER, encoded
+from rlds_cli.archives.torchrl.signs import HDF5, PICKLES, is_checkpoint
 from rlds_cli.base.array_types import Array
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.text import natural
 from rlds_cli.errors import ArchiveError, CorruptArchive, NoPermission, UnknownLayout, UnsafeArchive
 
-H5_MARKS = ("_storage_shape", "is_full")
 FLAT_MARKS = ("is_full", "_storage_shape")
-HDF5 = (".h5", ".hdf5")
-PICKLES = (".pt", ".pth", ".t", ".pkl", ".pickle")
 MAX_DEPTH, MAX_ENTRIES = 32, 4096
 LONGEST = 64 << 20  # bytes of one meta.json: it may hold a column of texts
 
@@ -76,14 +73,6 @@ class TensorStore:
     def name(self) -> str:
         """The name of the TensorDict in messages."""
         return self.file.name if self.file.suffix in HDF5 else self.file.parent.name
-
-
-def is_checkpoint(path: Path) -> bool:
-    """Tell whether an HDF5 file was written by TorchRL's H5StorageCheckpointer."""
-    if path.suffix not in HDF5 or not is_hdf5(path):
-        return False
-    with open_file(path) as f:
-        return all(m in f for m in H5_MARKS) and any(k.startswith("traj_") for k in f)
 
 
 def places(files: Sequence[Path]) -> list[tuple[Path, Path | None]]:
@@ -265,17 +254,6 @@ class TensorTree:
     texts: dict[str, list[str | None]] = field(default_factory=dict)
     constants: dict[str, Any] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
-
-
-def is_tensordict(path: Path) -> bool:
-    """Tell whether a ``meta.json`` was written by tensordict."""
-    if path.name != META:
-        return False
-    try:
-        content = documents.load(path)
-    except (OSError, ValueError):
-        return False
-    return isinstance(content, dict) and isinstance(content.get("_type"), str) and "<class '" in content["_type"]
 
 
 def kind_of(meta: Mapping[str, Any]) -> str:

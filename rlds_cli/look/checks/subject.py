@@ -16,11 +16,11 @@ from rlds_cli.base.citing import short
 from rlds_cli.base.text import is_below
 from rlds_cli.dataset import Rows
 from rlds_cli.look.checks.findings import MOST_PLACES, FindingPlace, Seen
-from rlds_cli.registry import Entry
 from rlds_cli.ted import Field
 
 if TYPE_CHECKING:
     from rlds_cli.dataset import Dataset
+    from rlds_cli.registry import Entry
 
 Test = Callable[[Array], BoolArray]
 

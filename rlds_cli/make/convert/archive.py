@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.ids import FRAME_CODECS, DatasetId
 from rlds_cli.base.media import media_files
 from rlds_cli.base.media.image_header import MAX_PIXELS
-from rlds_cli.base.media.mp4 import Extent
 from rlds_cli.base.progress import Progress
 from rlds_cli.base.subset import EVERYTHING, Subset
 from rlds_cli.errors import ArchiveError, FrameError, NoSpace, RldsError, UnsafeArchive
@@ -36,6 +35,9 @@ from rlds_cli.make.convert import reading
 from rlds_cli.make.convert.decoding import decoded_field, is_raw_frame
 from rlds_cli.store import Built, Description, History, Manifest, finish
 from rlds_cli.ted import VIDEO, Note
+
+if TYPE_CHECKING:
+    from rlds_cli.base.media.mp4 import Extent
 
 Identity = tuple[int, int, int, int]  # of a file: device, inode, size, time of its last change in nanoseconds
 
@@ -269,6 +271,8 @@ def _finish(
 
 def _video(c: Conversion, plan: Plan, field: str, name: str) -> Extent:
     """Return the extent of a video of the archive, by its file name."""
+    from rlds_cli.base.media.mp4 import Extent
+
     return Extent.whole(plan.archive.root / name, c.elsewhere.get(name, ""))
 
 

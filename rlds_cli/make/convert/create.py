@@ -7,7 +7,6 @@ final row, and so are facts that arrays do not hold: a cut, the seed, the splits
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,6 +32,7 @@ from rlds_cli.errors import InvalidArgument, InvalidEpisode, NameTaken, NoSpace
 from rlds_cli.homes import Home, exclusive
 from rlds_cli.look import record_findings
 from rlds_cli.make.convert.cameras import Video
+from rlds_cli.make.convert.stated import rate, texts
 from rlds_cli.make.convert.trajectories import Trajectory, trajectories
 from rlds_cli.store import (
     Built,
@@ -232,14 +232,6 @@ def _check_several(ref: str, episodes: Any) -> None:
         )
 
 
-def texts(**given: str | None) -> dict[str, str]:
-    """Return the texts about a dataset for the manifest."""
-    for name, text in given.items():
-        if text is not None and not isinstance(text, str):
-            raise InvalidArgument(f"{name}={text!r}: a text is needed.")
-    return {"licence" if name == "license" else name: text for name, text in given.items() if text}
-
-
 def _spaces(
     told: Mapping[str, Space], env_id: str | None, schema: Sequence[Field]
 ) -> tuple[dict[str, Any], tuple[Note, ...]]:
@@ -253,19 +245,6 @@ def _spaces(
         return forms, ()
     known, why = known_spaces(env_id, schema)
     return known | forms, (Note("no-space", why),) if why else ()
-
-
-def rate(fps: float | None) -> dict[str, float]:
-    """Return the steps per second for the manifest."""
-    if fps is None:
-        return {}
-    try:
-        rate = float(fps)
-    except (TypeError, ValueError):
-        rate = math.nan
-    if isinstance(fps, bool) or not 0 < rate < math.inf:
-        raise InvalidArgument(f"fps={fps!r}: a positive number of steps per second is needed.")
-    return {"fps": rate}
 
 
 def check_free(id: DatasetId, where: Settings, force: bool, how: str = "force=True") -> None:
