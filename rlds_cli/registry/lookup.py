@@ -23,9 +23,13 @@ if TYPE_CHECKING:
     from rlds_cli.registry.own import Registry
 
 
-def families() -> tuple[Family, ...]:
-    """Return the families of the package, sorted by name, then those of own registries."""
-    return (*package.families(), *map(_own_family, _names_of_own_families()))
+def families(name: str | None = None) -> tuple[Family, ...]:
+    """Return the families of the package, sorted by name, then those of own registries; or those called ``name``."""
+    own = () if name in package.facts_of_families() else _names_of_own_families()
+    return (
+        *(package.family(n) for n in sorted(package.facts_of_families()) if name in (None, n)),
+        *(_own_family(n) for n in own if name in (None, n)),
+    )
 
 
 def _names_of_families() -> tuple[str, ...]:
@@ -195,7 +199,7 @@ def suggest(ref: str, count: int = 3, among: Iterable[str] = ()) -> list[str]:
     holding = [n for n in known if words and all(w in n for w in words)]
     if not holding and "/" not in key:
         holding = _spelt(words, known)
-    of_families = tuple(f"{f.name}/" for f in families())
+    of_families = tuple(f"{name}/" for name in _names_of_families())
     tails = {n.partition("/")[2]: n for n in known if n.startswith(of_families)}
     spelt = similar(key, known, count)
     by_tail = [tails[t] for t in similar(key, tails, count)]
@@ -231,7 +235,7 @@ def _spelt(words: Sequence[str], known: Iterable[str]) -> list[str]:
 def did_you_mean(ref: str, among: Iterable[str] = ()) -> str | None:
     """Return a hint for an unknown id, or None if no known id comes near."""
     key = ref.lower().strip("/")
-    if key in {f.name for f in families()}:
+    if key in _names_of_families():
         return f"that is a family: rlds list --family {key} shows its datasets, '{key}/*' selects all of them"
     near = suggest(ref, among=among)
     return f"did you mean {', '.join(near)}?" if near else None
@@ -267,7 +271,7 @@ def _rank(entry: Entry, words: Sequence[str]) -> int:
 
 
 def _check_family(family: str, present: Collection[str]) -> None:
-    known = {*package.facts_of_families(), *(f.name for f in families()), ids.LOCAL, *present}
+    known = {*_names_of_families(), ids.LOCAL, *present}
     if family.lower() not in known:
         near = closest(family.lower(), known)
         hint = f"{near or ', '.join(sorted(known))}? rlds list shows all"

@@ -124,7 +124,10 @@ ELSEWHERE = """torch zarr requests PIL av pyarrow jinja2 pandas gymnasium filelo
 
 
 def test_a_look_at_a_dataset_imports_what_it_shows_alone() -> None:
-    """Neither what reads other datasets (videos, growing ones, those at an address), nor what writes or starts one."""
+    """Neither what reads other datasets (videos, growing ones, those at an address), nor what writes or starts one.
+
+    Nor what other pages show.
+    """
     steps = {"observation": np.zeros((3, 2)), "action": np.zeros((2, 1))}
     rlds_cli.create("local/press", [steps] * 3)
     command = "sys.argv = ['rlds', 'inspect', 'local/press']"
@@ -132,7 +135,11 @@ def test_a_look_at_a_dataset_imports_what_it_shows_alone() -> None:
     assert {"numpy", "rlds_cli.look.report.summary"} <= loaded
     others = """multiprocessing concurrent socket tempfile html h5py numpy.ma
         rlds_cli.archives rlds_cli.make rlds_cli.keep rlds_cli.base.files.child rlds_cli.base.media.mp4
-        rlds_cli.store.videos rlds_cli.store.growing.table rlds_cli.store.finishing rlds_cli.look.measures"""
+        rlds_cli.store.videos rlds_cli.store.growing.table rlds_cli.store.finishing rlds_cli.look.measures
+        rlds_cli.store.commits rlds_cli.store.lookups rlds_cli.store.digests rlds_cli.store.statistics
+        rlds_cli.store.own_columns rlds_cli.store.metadata rlds_cli.store.sharing rlds_cli.store.encoded
+        rlds_cli.dataset.provenance rlds_cli.dataset.environments rlds_cli.dataset.tasks rich.table
+        rlds_cli.look.checks.check_report rlds_cli.look.report.episode rlds_cli.look.report.derived"""
     assert of_kinds(loaded, f"{ELSEWHERE} {others}") == []
 
 
@@ -155,10 +162,17 @@ with child.reading("rlds_cli.make.convert.reading"):
     assert reader == "d4rl" and {"h5py", "rlds_cli.archives.d4rl"} <= {*loaded}
     others = """rich typer rlds_cli.cli rlds_cli.look rlds_cli.keep rlds_cli.dataset rlds_cli.homes rlds_cli.places
         rlds_cli.registry rlds_cli.store.opening rlds_cli.make.importing rlds_cli.make.downloads
-        rlds_cli.archives.formats.tfrecord rlds_cli.store.lookups rlds_cli.base.media.video_files"""
+        rlds_cli.archives.formats.tfrecord rlds_cli.store.lookups rlds_cli.base.media.video_files
+        rlds_cli.archives.torchrl.read rlds_cli.archives.torchrl.stores"""
     after = READERS[READERS.index("d4rl") + 1 :]
     readers = " ".join(f"rlds_cli.archives.{LIBRARIES[name].reader}" for name in after)
     assert of_kinds(loaded, f"{ELSEWHERE} {others} {readers}") == []
+
+
+def test_an_import_of_files_imports_nothing_of_values_and_videos() -> None:
+    others = """rlds_cli.make.convert.create rlds_cli.make.convert.cameras rlds_cli.base.media.mp4 rlds_cli.store.videos
+        rlds_cli.dataset.environments rlds_cli.dataset.provenance rlds_cli.registry.facts"""
+    assert of_kinds(modules_after("import rlds_cli.make.importing"), f"{ELSEWHERE} {others}") == []
 
 
 @pytest.mark.thorough

@@ -284,7 +284,7 @@ def about(ds: Dataset) -> About:
     high: float | None = None
     with suppress(RldsError):
         low, high = reference_scores(ds.manifest)
-    family = next((f for f in registry.families() if f.name == entry.family), None) if entry else None
+    family = next(iter(registry.families(entry.family)), None) if entry else None
     return About(
         title=family.title if family else None,
         description=_text(facts, "description"),
