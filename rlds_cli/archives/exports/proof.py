@@ -1,7 +1,7 @@
 """Prove an export: read its files as an import does, and hash the episodes without writing them.
 
 The digests are those of `store.digests`, so the fingerprint is that of the dataset that an import would make. Several
-processes read the parts of large files.
+processes or threads read the parts of large files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rlds_cli.archives.readers import Plan, Replan
 from rlds_cli.base.array_types import BoolArray
 from rlds_cli.base.files.hashing import short
 from rlds_cli.base.progress import Event, Progress
-from rlds_cli.base.workers import Processes, run_items
+from rlds_cli.base.workers import Processes, Threads, run_items
 from rlds_cli.errors import ExportError
 from rlds_cli.make import plan_import
 from rlds_cli.store import ContentDigests, EpisodeHash, FieldHash
@@ -31,6 +31,7 @@ from rlds_cli.ted import Column, EpisodeTable, Field, Scalar, VideoFrames
 _ID = "local/export"
 _ALONE = 256 << 20  # bytes that one process reads: starting others takes longer
 _THREADS = 4
+_FEW = 8  # parts that threads read, as they wrote them: a process that starts imports what this one has
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ def read(made: Format, directory: Path, jobs: int, tell: Progress) -> Read:
     plan = plan_import(made.files(directory), _ID, reader=made.reader, **options).plan
     while True:
         try:
-            return _read(plan, made.content, jobs, tell)
+            return _read(plan, made, jobs, tell)
         except Replan as better:
             plan = better.plan
 
@@ -107,8 +108,9 @@ class _Parts:
     rows: int
 
 
-def _read(plan: Plan, content: Content, jobs: int, tell: Progress) -> Read:
+def _read(plan: Plan, made: Format, jobs: int, tell: Progress) -> Read:
     """Read all parts, side by side where there are several large ones."""
+    content = made.content
     size = sum(content.row_bytes(name) for name in content.fields) * content.num_rows
     workers = min(jobs, len(plan.parts)) if size > _ALONE else 1
     found: dict[int, _Parts] = {}
@@ -119,7 +121,8 @@ def _read(plan: Plan, content: Content, jobs: int, tell: Progress) -> Read:
 
     if workers > 1:
         items: dict[int, tuple[int]] = {i: (i,) for i in range(len(plan.parts))}
-        executor = Processes(workers)
+        few = made.threads and len(plan.parts) <= _FEW
+        executor = Threads(min(workers, _THREADS)) if few else Processes(workers)
         for i, part in run_items(
             _read_part, plan, items, executor, id=content.id, name=lambda i: f"exported part {i + 1:,}", progress=tell
         ):
