@@ -62,8 +62,10 @@ def _with_left_out(plan: Plan, given: Archive) -> Plan:
     return replace(plan, archive=replace(plan.archive, left_out=(*plan.archive.left_out, *plan.notes)))
 
 
-def plan_again(reader: str, archive: Archive) -> Plan:
-    """Plan to read an archive by a known reader."""
+def plan_again(reader: str, archive: Archive, known: Plan | None = None) -> Plan:
+    """Plan to read an archive by a known reader; ``known`` is a plan of it, which is returned if it still holds."""
+    if known is not None and child.ask(f"{_PLANNING}.is_last", reader, archive, names=archive.files):
+        return replace(known, archive=archive)
     plan: Plan = child.ask(f"{_PLANNING}.plan_known", reader, archive, names=archive.files, types=ANSWERS)
     return plan
 

@@ -34,6 +34,7 @@ from rlds_cli.ted import (
 
 MIN_SPAN = 16
 TEXT_BYTES = 64
+_SMALLER = 4
 Places = Callable[[IntArray], tuple[IntArray, IntArray]]
 
 
@@ -198,7 +199,7 @@ class NextValuesDiffer(Exception):
     """Next observations differ from the rows after at more than single steps."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Stretch:
     """Whole episodes from row ``start`` on, and how their rows are read.
 
@@ -248,7 +249,7 @@ class Stretch:
         """The row after the last one."""
         return int(self.episodes.stops[-1])
 
-    @property
+    @cached_property
     def keys(self) -> dict[str, str]:
         """The column of each field."""
         found = {**self.layout.columns, **{f"next/{n}": key for n, key in self.layout.next_columns.items()}}
@@ -269,10 +270,19 @@ class Stretch:
 
     @property
     def block_rows(self) -> int:
-        """Rows of the file in one block: with every end repeated, they still make one chunk."""
-        width = sum(TEXT_BYTES if f.kind == "text" else f.row_bytes for f in self.fields) + len(FLAGS)
+        """Rows of the file in one block: with every end repeated, they still make one chunk.
+
+        Encoded images count as a quarter of their pixels, which few of them exceed.
+        """
+        width = sum(_bytes_of(f) for f in self.fields) + len(FLAGS)
         rows = min(CHUNK_ROWS, CHUNK_BYTES // width)
         return max(2, rows) if self.episodes.finals.all() else max(1, rows // 2)
+
+
+def _bytes_of(f: Field) -> int:
+    if f.kind == "text":
+        return TEXT_BYTES
+    return -(-f.row_bytes // _SMALLER) if f.kind == "frames" else f.row_bytes
 
 
 def stretch_chunks(f: Readable, stretch: Stretch) -> Iterator[Chunk]:
@@ -443,13 +453,19 @@ class _Block:
             found.index[last] = -1
         return found
 
-    def _check_images(self, f: Field, images: Array) -> None:
+    @cached_property
+    def _runs(self) -> list[tuple[slice, str, int]]:
+        """The rows of each file, its name, and the number of the first row there; more where rows were sorted."""
         stretch, rows = self.stretch, np.arange(self.start, self.start + self.rows)
         source, row = (stretch.said_places or stretch.places)(rows)
-        edges = 1 + np.flatnonzero((np.diff(source) != 0) | (np.diff(row) != 1))  # of files, or where rows were sorted
-        for a, b in pairwise([0, *edges.tolist(), self.rows] if self.rows else []):
-            where = f"{stretch.name_of(int(source[a]))}: {stretch.keys[f.name]}"
-            image_columns.check(images[a:b].tolist(), EncodedColumn(f.codec, f.shape, f.dtype), where, int(row[a]))
+        edges = 1 + np.flatnonzero((np.diff(source) != 0) | (np.diff(row) != 1))
+        spans = pairwise([0, *edges.tolist(), self.rows] if self.rows else [])
+        return [(slice(a, b), stretch.name_of(int(source[a])), int(row[a])) for a, b in spans]
+
+    def _check_images(self, f: Field, images: Array) -> None:
+        expected, key = EncodedColumn(f.codec, f.shape, f.dtype), self.stretch.keys[f.name]
+        for rows, name, first in self._runs:
+            image_columns.check(images[rows].tolist(), expected, f"{name}: {key}", first)
 
     def _episodes(self) -> tuple[EpisodeTable, int]:
         at = np.flatnonzero(self.ends)

@@ -131,9 +131,14 @@ def _check(plan: Plan, told: Account, read: Collection[str]) -> None:
         raise ReaderError(f"The account of the reader {plan.reader} does not say what {min(unknown)} is made of.")
 
 
+def is_last(name: str, archive: Archive) -> bool:
+    """Tell whether the last plan of this process is that of an archive, and still would be."""
+    return child.is_apart() and bool(_last) and _last[0].is_of(name, archive)
+
+
 def plan_known(name: str, archive: Archive) -> Plan:
     """Plan to read an archive of the family ``name``; a process keeps its last plan, which imports ask for again."""
-    if child.is_apart() and _last and _last[0].is_of(name, archive):
+    if is_last(name, archive):
         return replace(_last[0].plan, archive=archive) if archive != _last[0].given else _last[0].plan
     git_lfs.check(archive.files)
     return _plan_known(name, archive)

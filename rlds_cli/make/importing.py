@@ -336,6 +336,7 @@ def import_files(
             archive=planned.plan.archive,
             beside=planned.beside,
             account=planned.account,
+            plan=planned.plan,
             encoding=storage,
             frames=frames,
             sources=sources,
@@ -343,7 +344,7 @@ def import_files(
             stated=about,
             seen=seen,
         )
-        del planned  # it is large for millions of episodes, and the conversion makes its own
+        del planned
         with exclusive(place, id, tell):
             if (there := homes.path_of(id, where)) is not None:
                 StoredDataset(there).check_not_written()

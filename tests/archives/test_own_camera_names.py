@@ -445,3 +445,21 @@ def test_a_folder_that_becomes_a_link_to_elsewhere_is_refused(tmp_path: Path) ->
     (tmp_path / "archive/real").symlink_to(elsewhere)
     with pytest.raises(UnsafeArchive):
         camera_files.beside(table, "cam")
+
+
+def test_images_of_folders_are_accounted_for_by_folder_and_by_file(data: Path) -> None:
+    for k in range(2):
+        csv_file(data / f"ep_{k}/log.csv", rows_of(5))
+        pictures(data / f"ep_{k}/top")
+    pictures(data / "ep_0/more", NAMES[:2], values=VALUES[:2])
+    picture(data / "alone.png", 7)
+    (data / "linked").symlink_to(data / "ep_1/top")
+    plan = plan_import([data, data / "linked"], "local/x", skip_bad=True)
+    used = {name: fate.used_as for name, fate in plan.plan.account.files.items()}  # type: ignore[union-attr]
+    assert all(used[f"ep_{k}/top/{name}.png"] == ("top",) for k in range(2) for name in NAMES)
+    assert all(used[f"linked/{name}.png"] == ("top",) for name in NAMES)
+    left_out = {name: fate.left_out for name, fate in plan.plan.account.files.items() if fate.left_out}  # type: ignore[union-attr]
+    assert left_out == {
+        "alone.png": "it belongs to no table",
+        **{f"ep_0/more/{name}.png": "2 images for 5 rows" for name in NAMES[:2]},
+    }

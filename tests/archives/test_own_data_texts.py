@@ -191,3 +191,29 @@ def test_decimals_of_a_csv_file_are_what_python_makes_of_them(tmp_path_factory, 
             kind = float if any("." in v for v in columns[name]) else int
             expected = np.array([*map(kind, columns[name])], kind)
             assert values.dtype == expected.dtype and values.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind", "values"),
+    [
+        (["1", "-0", "007", "999999999999999"], "int64", [1, 0, 7, 999999999999999]),
+        (["1.5", "-0.0", "2", "0.1"], "float64", [1.5, -0.0, 2.0, 0.1]),
+        (["1.25e-3", "4.0E5", "00012.50", "3"], "float64", [0.00125, 400000.0, 12.5, 3.0]),
+        (["1.5", "", "2", "nan"], "float64", [1.5, np.nan, 2.0, np.nan]),
+        (["1e5", ".5", "5.", "+1"], "float64", [1e5, 0.5, 5.0, 1.0]),
+        (["True", "False", "True", "False"], "bool", [True, False, True, False]),
+    ],
+)
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_small_file_of_decimals_is_read_as_a_large_one(
+    tmp_path: Path, cells: list[str], kind: str, values: list[Any], end: str
+) -> None:
+    for times in (1, 1 << 10):  # the second one is not small
+        path = tmp_path / f"{times}.csv"
+        path.write_bytes(end.join(["x;obs;action", *(f"{c};1.5;2" for c in times * cells)]).encode())
+        with text_tables.open_text(path) as table:
+            dtypes = {name: str(dtype) for name, (_, dtype) in table.columns.items()}
+            read = table.rows(["x", "obs", "action"]).read(0, table.num_rows)
+        assert dtypes == {"x": kind, "obs": "float64", "action": "int64"}
+        np.testing.assert_array_equal(read["x"], np.array(times * values, kind))
+        assert read["obs"].tolist() == [1.5] * times * 4

@@ -81,9 +81,10 @@ def beside(table: Path, name: str) -> Path:
     UnsafeArchive
         The name leads out of that directory.
     """
-    directory = _real(table.parent)
-    found = _real(directory / name.replace(STEM, table.stem))
-    if directory not in found.parents:
+    directory = _real(os.path.dirname(table))  # noqa: PTH120  (asked for each folder of images, again and again)
+    own = name.replace(STEM, table.stem) if STEM in name else name
+    found = _real(os.path.join(directory, own))  # noqa: PTH118
+    if not os.fspath(found).startswith(os.path.join(directory, "")) or found == directory:  # noqa: PTH118
         raise UnsafeArchive(
             f"{table.name} names {name[:100]!r}, which is not in its directory.",
             hint="it is not read; put the images into the directory of the table",
@@ -91,7 +92,7 @@ def beside(table: Path, name: str) -> Path:
     return found
 
 
-def _real(path: Path) -> Path:
+def _real(path: str) -> Path:
     """Return where a path leads to once links are followed; an import asks a dozen times for each folder.
 
     It is the same as before if the path, or the link at its end, and what it leads to are the same.
@@ -99,13 +100,13 @@ def _real(path: Path) -> Path:
     try:
         own, there = os.lstat(path), os.stat(path)  # noqa: PTH116  (a tenth of the time of `Path.resolve`)
     except OSError:
-        return path.resolve()
+        return Path(path).resolve()
     return _resolved(path, own.st_dev, own.st_ino, there.st_dev, there.st_ino)
 
 
 @lru_cache(1 << 12)
-def _resolved(path: Path, *_identity: int) -> Path:
-    return path.resolve()
+def _resolved(path: str, *_identity: int) -> Path:
+    return Path(path).resolve()
 
 
 class ImageFolder(Sequence[Path]):

@@ -188,8 +188,9 @@ def _steps_of(joined: JoinedFiles) -> BoolArray:
 
 
 def _may_lack(s: FileSurvey, f: Field) -> bool:
-    """Tell whether nobody has looked yet whether rows of a field's column have a value."""
-    return s.layout.columns[f.name] not in s.by.keys and f.kind == "array"
+    """Tell whether rows of a field's column may have no value, or several shapes, and nobody has looked yet."""
+    may = f.kind == "array" and (f.shape != () or np.dtype(f.dtype).kind in "biu")
+    return may and s.layout.columns[f.name] not in s.by.keys
 
 
 def _to_scan(archive: Archive, s: FileSurvey, table: Table) -> Iterator[tuple[str, str]]:

@@ -41,9 +41,9 @@ def gathered(files: Mapping[Path, str | None], top: Path) -> dict[Path, str | No
 
     ``files`` are absolute, with their names relative to ``top``; that of a bundle which is ``top`` itself is None.
     """
-    documents = tuple(f"/{name}" for name in DOCUMENTS)
-    bundles = {f.parent for f in files if os.fspath(f).endswith(documents)}  # of thousands of paths
-    bundles |= {f.parent for f in files if os.fspath(f).endswith(f"/{STATE}") and f.with_name(INFO) in files}
+    ends = tuple(f"/{name}" for name in (*DOCUMENTS, STATE))
+    documents = [f for f in files if os.fspath(f).endswith(ends)]  # of thousands of paths
+    bundles = {f.parent for f in documents if f.name != STATE or f.with_name(INFO) in files}
     if not bundles:
         return dict(files)
     found: dict[Path, str | None] = {}

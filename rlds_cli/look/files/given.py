@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from rlds_cli.archives import Entry, WithoutData, holds_no_data
 from rlds_cli.base import ids, settings
 from rlds_cli.base.files import bundles, trees
-from rlds_cli.base.files.names import below, is_unfinished
+from rlds_cli.base.files.names import is_unfinished
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.settings import StrPath
 from rlds_cli.base.text import natural_path
@@ -108,7 +108,8 @@ def choose_files(paths: Sequence[StrPath], *, most: int | None = None, home: Str
                 f"{given}: there is no such file, and no file matches.", hint=f"paths are relative to {Path.cwd()}"
             )
         found.update(dict.fromkeys(sorted(data, key=lambda f: natural_path(os.fspath(f)))))
-        left_out |= {f: PurePath(files[f] or f.name) for f in {*files}.difference(data)}
+        if len(data) < len(files):
+            left_out |= {f: PurePath(files[f] or f.name) for f in {*files}.difference(data)}
     rest = sorted(name for f, name in left_out.items() if f not in found)
     return GivenFiles(tuple(found), tuple(rest), made)
 
@@ -174,7 +175,8 @@ def _below(directory: Path, most: int | None) -> list[tuple[Path, str]]:
             f"{directory} holds more than {most:,} files: too many for one archive.",
             hint="name a directory that holds one archive and nothing else",
         )
-    return [(file, below(file, top)) for file in sorted(found, key=os.fspath)]
+    start = len(os.path.join(top, ""))  # noqa: PTH118
+    return [(file, os.fspath(file)[start:]) for file in sorted(found, key=os.fspath)]
 
 
 def _refuse_address(url: str, id: str) -> None:

@@ -6,6 +6,7 @@ out, as an account says.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -48,7 +49,8 @@ def below(directory: Path, files: Iterable[Path], homes: Sequence[Path]) -> dict
     found: dict[Path, str] = {}
     for home in map(Home, homes):
         found |= dict.fromkeys(home.directories(), _HOME)
-    marked = {f.parent for f in files if f.name in (_MANIFEST, _VERSIONS)}
+    ends = (f"/{_MANIFEST}", f"/{_VERSIONS}")
+    marked = {f.parent for f in files if os.fspath(f).endswith(ends)}
     for place in sorted(marked, key=lambda place: len(place.parts)):
         if any(d in found for d in (place, *place.parents)):
             continue

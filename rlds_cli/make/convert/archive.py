@@ -59,6 +59,7 @@ class Conversion:
     stated: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # facts and env by the user, for the manifest
     portion: Subset = EVERYTHING  # the part of the archive's rows to convert
     account: tuple[Entry, ...] | None = None  # the fate of the archive, if it was planned before
+    plan: Plan | None = None  # that plan, if the process that reads has made it
     check: Callable[[Path], None] | None = None  # raises if the finished dataset must not be published
     # Of the archive's files and those beside them, when their hashes were computed.
     seen: Mapping[Path, Identity] = field(default_factory=dict)
@@ -82,7 +83,7 @@ def convert(c: Conversion, home: Home, *, jobs: int = 0, progress: Progress) -> 
     c = replace(c, seen=c.seen or identities(c.archive.files, c.beside), reader_source=ReaderName(c.reader).source())
     with child.reading(reading.__name__, id=str(c.id), progress=progress):
         try:
-            plan = plan_again(c.reader, c.archive)
+            plan = plan_again(c.reader, c.archive, c.plan)
         except ArchiveError:
             _check_unchanged(c)  # a changed file explains the error better
             raise
