@@ -35,6 +35,8 @@ from rlds_cli.base.faces import lazy
 
 if TYPE_CHECKING:
     from rlds_cli.store.build import Built as Built
+    from rlds_cli.store.decoding import Video as Video
+    from rlds_cli.store.decoding import decode_video as decode_video
     from rlds_cli.store.derived import Patched as Patched
     from rlds_cli.store.digests import ContentDigests as ContentDigests
     from rlds_cli.store.digests import EpisodeHash as EpisodeHash
@@ -81,8 +83,6 @@ if TYPE_CHECKING:
     from rlds_cli.store.sending import Sent as Sent
     from rlds_cli.store.sharing import share_tree as share_tree
     from rlds_cli.store.snapshots import LocalFile as LocalFile
-    from rlds_cli.store.videos import Video as Video
-    from rlds_cli.store.videos import decode_video as decode_video
     from rlds_cli.store.views import Change as Change
     from rlds_cli.store.work import Shard as Shard
     from rlds_cli.store.work import Work as Work
@@ -146,6 +146,7 @@ lazy(
     __name__,
     {
         "build": "Built",
+        "decoding": "Video decode_video",
         "derived": "Patched",
         "digests": "ContentDigests EpisodeHash FieldHash is_of_rows",
         "episode_table": "read_sources",
@@ -174,7 +175,6 @@ lazy(
         "sending": "Sent",
         "sharing": "share_tree",
         "snapshots": "LocalFile",
-        "videos": "Video decode_video",
         "views": "Change",
         "work": "Shard Work",
     },

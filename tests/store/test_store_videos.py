@@ -180,9 +180,9 @@ def test_videos_that_are_let_go_of_are_opened_again(
 
 
 def test_without_av_all_but_frames_is_read(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlds_cli.store import videos
+    from rlds_cli.store import decoding
 
-    monkeypatch.setattr(videos, "_here", type(videos._here)())
+    monkeypatch.setattr(decoding, "_here", type(decoding._here)())
     monkeypatch.setitem(sys.modules, "av", None)
     ds = import_files(archive, "local/film")
     assert ds.column("observation/state").shape == (26, 4)
