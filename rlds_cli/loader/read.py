@@ -14,7 +14,7 @@ from rlds_cli.dataset import Batch, Elementwise, EpisodeOrigins, Reward
 from rlds_cli.errors import InvalidArgument, UnknownField
 from rlds_cli.loader.arrays.frameworks import ArrayBackend
 from rlds_cli.loader.fields.cached import cached, is_cached
-from rlds_cli.loader.fields.columns import BatchColumn
+from rlds_cli.loader.fields.columns import BatchColumn, Decoding
 from rlds_cli.loader.fields.fields import no_reward
 from rlds_cli.loader.index import Located, WindowIndex
 from rlds_cli.loader.kernel import Bound, NStep, Output, Plan, RowPlace, SampleNumbers, Value
@@ -22,7 +22,7 @@ from rlds_cli.loader.order import Order
 from rlds_cli.loader.samplers import Draw, StatefulDraw
 from rlds_cli.loader.schedule import Ranks, SampleRun
 from rlds_cli.loader.slabs import Kinds, Slabs, nesting
-from rlds_cli.loader.storage.page_cache import Advice, PlannedRead, ReadAhead, prefetch_depth
+from rlds_cli.loader.storage.page_cache import Advice, PlannedRead, ReadAhead, merged_bytes, prefetch_depth
 from rlds_cli.loader.storage.remote import (
     BYTES_AHEAD,
     MISSING_AHEAD,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 RUN_BYTES = 12 << 20  # of the batches whose samples are drawn together: 3 MiB cost slices of 340 kB 7 % more
 LARGE_BATCH, LARGE_RUN = 1 << 20, 3 << 20  # runs of large batches stay short: threads read whole runs ahead
 MOST_BATCHES = 56
+MOST_MERGED = 8  # batches whose frames of videos are decoded together
 CALL_BYTES = 1 << 20  # of the batches of one call of the kernel: other threads run meanwhile, and caches hold them
 MOST_TOGETHER = 32
 LOOK_AHEAD = 2  # runs announced to the operating system before they are read
@@ -176,6 +177,11 @@ class BatchSource(Protocol):
         """True if batches of a run can be gathered one by one."""
         ...
 
+    @property
+    def merges(self) -> bool:
+        """True if several batches take less work at once."""
+        ...
+
     def final(self, floats: str | None) -> BatchColumns | None:
         """Return the columns, if batches are what they read, with floats in the dtype ``floats``; else None."""
         ...
@@ -302,6 +308,16 @@ class DatasetSource:
         values, inside = self.compiled.read(located, first, len(located) if count is None else count)
         return Gathered(values, {name: np.nonzero(~real) for name, real in inside.items()})
 
+    def gather_each(self, located: Located, size: int, batches: int) -> Iterator[Gathered]:
+        """Yield what `gather` returns of each of some batches, of ``size`` samples."""
+        for values, inside in self.compiled.read_each(located, 0, size, batches):
+            yield Gathered(values, {name: np.nonzero(~real) for name, real in inside.items()})
+
+    @property
+    def merges(self) -> bool:
+        """True if frames of videos are decoded, see `BatchSource`."""
+        return self.compiled.merges
+
 
 class CompiledColumns:
     """Columns, and the plan that the kernel follows to write their outputs."""
@@ -332,6 +348,14 @@ class CompiledColumns:
                 outputs.append(c.inside())
         self._plan, self._summed = Plan(pool.windows, outputs, n_step), n_step.most if n_step else 1
         self._plain = not self._finished and not self._inside
+        self._together: list[tuple[int, int, Decoding]] = []  # of each field in videos, the output that is decoded
+        firsts: dict[str, tuple[int, BatchColumn]] = {}
+        for _, i, c in self._finished:
+            if c.decoding is not None:
+                firsts.setdefault(c.decoding.key, (i, c))
+        for i, c in firsts.values():
+            if c.decoding is not None and c.decoding.together and c.as_read:
+                self._together.append((i, c.outputs[0].shift, c.decoding))
         self.remote: RemoteReads | None = None
         self._encoded: Plan | None = None  # the rows of encoded frames of a remote dataset
         if blocks_of(pool.dataset) is not None:
@@ -390,14 +414,37 @@ class CompiledColumns:
 
     def read(self, located: Located, first: int, n: int) -> tuple[dict[str, Array], dict[str, Array]]:
         """Return the columns of samples [n] by name, and which values are real of those that are to be zeroed later."""
-        made = self.samples(located).read(first, n)
+        return next(self.read_each(located, first, n, 1))
+
+    def read_each(
+        self, located: Located, first: int, n: int, batches: int
+    ) -> Iterator[tuple[dict[str, Array], dict[str, Array]]]:
+        """Yield what `read` returns of each of some batches [n], one after the other; videos are decoded at once."""
+        samples = self.samples(located)
+        at_once = batches if self._together else 1
+        for start in range(first, first + batches * n, at_once * n):
+            made = [samples.read(start + k * n, n) for k in range(at_once)]
+            memos = [dict[str, Any]() for _ in made]
+            for i, shift, decoding in self._together:
+                decoding.decode_together(memos, [outputs[i] + shift for outputs in made])
+            made.reverse()
+            memos.reverse()
+            while made:  # none is kept: the memory of each is used again when it is gone
+                yield self._values(made.pop(), memos.pop())
+
+    def _values(self, made: list[Array], memo: dict[str, Any]) -> tuple[dict[str, Array], dict[str, Array]]:
         if self._plain:
             return dict(zip(self._names, made, strict=True)), {}
-        values, memo = {name: made[i] for name, i in self._direct}, dict[str, Any]()
+        values = {name: made[i] for name, i in self._direct}
         for name, i, c in self._finished:
             assert c.finish is not None
             values[name] = c.finish(memo, *made[i : i + len(c.outputs)])
         return {name: values[name] for name in self._names}, {name: made[i] for name, i in self._inside}
+
+    @property
+    def merges(self) -> bool:
+        """Whether several batches take less work at once."""
+        return bool(self._together)
 
     @property
     def of_steps(self) -> Plan | None:
@@ -604,7 +651,10 @@ class BatchReader:
     def batches_at_once(self, size: int) -> int:
         """Return the number of batches of ``size`` samples in a run: their samples are drawn together."""
         batch = max(1, size * self.source.sample_bytes)
-        pays = max(1, min(MOST_BATCHES, (LARGE_RUN if batch > LARGE_BATCH else RUN_BYTES) // batch))
+        if self.source.merges and self._apart:
+            pays = max(1, min(MOST_MERGED, merged_bytes() // batch))
+        else:
+            pays = max(1, min(MOST_BATCHES, (LARGE_RUN if batch > LARGE_BATCH else RUN_BYTES) // batch))
         return self.arrays.at_once(pays if self.source.most is None else min(pays, self.source.most))
 
     def depth(self, size: int) -> int:
@@ -641,7 +691,6 @@ class BatchReader:
         return batch.map(lambda x: x.reshape(len(x) // sides, sides, *x.shape[1:]))
 
     def _one_by_one(self, run: SampleRun, located: Any, told: Advice, size: int) -> Iterator[Batch]:
-        firsts = range(0, run.batches * size, size)
         with self.read_ahead.gather(told):
             if self._compiled is not None and self._slabs is not None:
                 writer = self._compiled.writer(located)
@@ -654,9 +703,11 @@ class BatchReader:
                     while batches:  # none is kept: the memory of each is used again when it is gone
                         yield batches.pop()
             else:
-                for first in firsts:
-                    values = self._finished(self.source.gather(located, first, size))
-                    yield self._nest([values[name] for name in self.source.names])
+                assert isinstance(self.source, DatasetSource)  # mixtures are gathered together
+                for gathered in self.source.gather_each(located, size, run.batches):
+                    values = self._finished(gathered)
+                    del gathered
+                    yield self._nest([values.pop(name) for name in self.source.names])
 
     def _together(self, located: Any, told: Advice, size: int) -> Iterator[Batch]:
         with self.read_ahead.gather(told):

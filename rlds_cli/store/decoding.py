@@ -8,7 +8,7 @@ frame once.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from threading import local
 from typing import Any
@@ -19,7 +19,6 @@ from rlds_cli.base.array_types import Array
 from rlds_cli.base.media import video_files
 from rlds_cli.base.media.image_header import MAX_PIXELS
 from rlds_cli.base.media.mp4 import Track
-from rlds_cli.base.repeated import copy_repeated
 from rlds_cli.errors import DamagedDataset, FrameError, MissingPackage
 from rlds_cli.ted import Field
 
@@ -42,7 +41,22 @@ class Video:
 
 
 def decode_video(index: Array, video: Callable[[int], Video], f: Field, where: Hashable, *, on: bool = False) -> Array:
-    """Decode the frames of an index [n, 2] to [n, *shape] in the field's dtype, with zeros for an index of -1.
+    """Decode the frames of an index [n, 2] to [n, *shape], in new memory; see `decode_into`."""
+    out = np.empty((len(index), *f.shape), f.dtype)
+    decode_into(out, index, video, f, where, on=on)
+    return out
+
+
+def decode_into(
+    out: Sequence[Array] | Array,
+    index: Array,
+    video: Callable[[int], Video],
+    f: Field,
+    where: Hashable,
+    *,
+    on: bool = False,
+) -> None:
+    """Decode the frames of an index [n, 2] to n arrays of the field's shape and dtype, with zeros for an index of -1.
 
     uint8 frames are grey, RGB or RGBA; uint16 frames hold the video's own values of depth, of 12 or 16 bits.
 
@@ -50,6 +64,7 @@ def decode_video(index: Array, video: Callable[[int], Video], f: Field, where: H
 
     Parameters
     ----------
+    out : sequence of arrays [n]
     index : int array [n, 2]
         Number of the video, number of the frame in it.
     video : callable
@@ -67,14 +82,17 @@ def decode_video(index: Array, video: Callable[[int], Video], f: Field, where: H
     MissingPackage
         ``av`` is not installed.
     """
-    out = np.zeros((len(index), *f.shape), f.dtype)
     distinct, place, which = np.unique(index, axis=0, return_index=True, return_inverse=True)
     wanted = [(n, frame, at) for (n, frame), at in zip(distinct.tolist(), place.tolist(), strict=True) if n >= 0]
     end = (wanted[-1][0], wanted[-1][1] + 1, 0) if on and wanted else (None, _UNKNOWN, 0)
     for (number, frame, at), (later, follows, _) in zip(wanted, [*wanted[1:], end], strict=False):
-        out[at] = decode_one(video(number), frame, f, where, follows if later in (number, None) else _ELSEWHERE)
-    copy_repeated(out, place, which)
-    return out
+        out[at][...] = decode_one(video(number), frame, f, where, follows if later in (number, None) else _ELSEWHERE)
+    for at in place[distinct[:, 0] < 0].tolist():
+        out[at][...] = 0
+    again = np.ones(len(index), bool)
+    again[place] = False
+    for at in np.flatnonzero(again).tolist():
+        out[at][...] = out[place[which.reshape(-1)[at]]]
 
 
 def decode_one(video: Video, frame: int, f: Field, where: Hashable, follows: int = _UNKNOWN) -> Array:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from itertools import pairwise
@@ -39,7 +39,7 @@ from rlds_cli.errors import DamagedDataset, NoSpace
 from rlds_cli.store import digests, layouts
 from rlds_cli.store.blocks import Hold
 from rlds_cli.store.columns import Column
-from rlds_cli.store.decoding import Video, decode_video
+from rlds_cli.store.decoding import Video, decode_into
 from rlds_cli.store.encoded import EncodedBytes
 from rlds_cli.store.local import LocalFiles
 from rlds_cli.ted import Field
@@ -171,26 +171,45 @@ class Videos:
         starts, stops = np.concatenate(found, 1)
         return starts, stops
 
+    def decode_into(
+        self,
+        out: Sequence[Array],
+        f: Field,
+        entries: Array,
+        rows: IntArray,
+        absent: Callable[[Field, IntArray], None],
+    ) -> None:
+        """Decode the frames of ``rows`` [n] as `decoded` does, to n arrays of their shape."""
+        absent(f, rows[entries[:, 0] < 0])
+        self._decode(out, f, entries, str(self.directory))
+
     def decoded(self, f: Field, entries: Array, rows: IntArray, absent: Callable[[Field, IntArray], None]) -> Array:
         """Decode the frames of ``rows`` [n] with these entries [n, 2] to [n, *shape]; ``absent`` gets those without."""
         absent(f, rows[entries[:, 0] < 0])
         return self.gather(f, entries)
 
     def gather(self, f: Field, index: Array, *, on: bool = False) -> Array:
-        """Decode the frames of an index [n, 2] to [n, *shape] in the field's dtype; see `decode_video`.
+        """Decode the frames of an index [n, 2] to [n, *shape] in the field's dtype; see `store.decoding.decode_into`.
 
         With ``on`` the frames behind those of one video are asked for next: it has a decoder of its own.
         """
-        where = (str(self.directory), *(index[:1, 0].tolist() if on else ()))
+        out = np.empty((len(index), *f.shape), f.dtype)
+        self._decode(out, f, index, (str(self.directory), *(index[:1, 0].tolist() if on else ())), on=on)
+        return out
+
+    def _decode(
+        self, out: Sequence[Array] | Array, f: Field, index: Array, where: Hashable, *, on: bool = False
+    ) -> None:
         if self._of.files.blocks is None:
-            return decode_video(index, self.video, f, where, on=on)
+            decode_into(out, index, self.video, f, where, on=on)
+            return
         with self._of.files.hold(self._of.data, *self.ranges(index)) as data:  # from the key frames before them on
 
             @cache
             def held(number: int) -> Video:
                 return replace(self.video(number), data=self._of.files.window(data, *self.spans[number].tolist()))
 
-            return decode_video(index, held, f, where, on=on)
+            decode_into(out, index, held, f, where, on=on)
 
     def table(self, number: int) -> bytes:
         """Return the table of a video as it is sent beside a growing dataset, see `to_table`."""

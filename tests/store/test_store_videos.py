@@ -233,6 +233,55 @@ def test_windows(archive: Path, ds: Dataset) -> None:
         np.testing.assert_array_equal(batch["observation", "images", "top"], wanted)
 
 
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_batches_that_are_decoded_together_have_memory_of_their_own(archive: Path, ds: Dataset, prefetch: int) -> None:
+    """Memory of batches that are gone is used again, that of others is not; a state in between gives the same."""
+    expected, state = seen(archive), np.concatenate([ds.episode(k)["observation", "state"] for k in range(4)])
+    number = {s.tobytes(): k for k, s in enumerate(state)}
+    fields = ["observation/state", TOP, f"next/{TOP}", "action"]
+    how: dict[str, Any] = {"batch_size": 5, "seed": 1, "steps": 20, "prefetch": prefetch, "fields": fields}
+    loader = Loader(ds, **how)
+    assert loader.reader.batches_at_once(5) > 4
+    kept, then = [], {}
+    for k, batch in enumerate(loader):
+        if k % 3:
+            kept.append(batch)
+        if k == 9:
+            then = loader.state_dict()
+        del batch
+    for batch in kept:
+        here = [number[s.tobytes()] for s in batch["observation", "state"].numpy()]
+        np.testing.assert_array_equal(batch[TOP], expected[here])
+        np.testing.assert_array_equal(batch["next", TOP], expected[np.add(here, 1)])
+    places = {batch[TOP].data_ptr() // 4096 for batch in kept}
+    assert len(places) == len(kept) == 13
+    again = Loader(ds, **how)
+    again.load_state_dict(then)
+    later = next(iter(again))  # number 10, which was kept
+    np.testing.assert_array_equal(later["action"], kept[6]["action"])
+    np.testing.assert_array_equal(later[TOP], kept[6][TOP])
+
+
+def test_frames_that_several_batches_need_are_decoded_once(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rlds_cli.store import decoding
+
+    path = tmp_path / "a.mp4"
+    encode(path, pictures(60), "libx264", {"g": "30"})
+    camera = {"camera": rlds_cli.Video(path)}
+    ds = rlds_cli.create("local/one", [{"observation": camera, "action": np.arange(60), "next": {}}])
+    asked = []
+    decode_one = decoding.decode_one
+    monkeypatch.setattr(decoding, "decode_one", lambda *given: asked.append(given[1]) or decode_one(*given))
+    window = rlds_cli.loader.Slice(8)
+    loader = Loader(ds, 4, window=window, steps=15, seed=0, prefetch=0, fields=["observation/camera", "action"])
+    frames = decoded(path)
+    for batch in loader:
+        np.testing.assert_array_equal(batch["observation/camera"], frames[batch["action"].long().numpy()])
+    assert len(asked) <= 4 * 60  # runs of 1, 2, 4 and 8 batches; one by one they would be 15 times 20 to 30
+
+
 def test_forked_processes_go_on_decoding(archive: Path, ds: Dataset) -> None:
     expected, every = seen(archive), rows(ds)
     assert (ds.gather(TOP, every) == expected).all()  # this process has decoders when it is forked

@@ -70,6 +70,11 @@ class CachedFrames(Decoding):
         self.about = f"decoded and resized, {place}"
         self._busy, self._process = list[threading.Lock](), 0
 
+    @property
+    def together(self) -> bool:
+        """False: groups of pictures are decoded whole, once."""
+        return False
+
     @cached_property
     def _videos(self) -> VideoNames:
         return VideoNames(self._store, self.name)

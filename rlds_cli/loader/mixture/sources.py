@@ -291,7 +291,7 @@ class MixtureSource:
     """
 
     resident = False
-    apart = False
+    apart = merges = False
     sides = 1
 
     def __init__(

@@ -174,6 +174,15 @@ class DeviceSource(DatasetSource):
         """Return the held columns that an output reads."""
         return [self._held[_key(o, x)] for x in _reads(o)]
 
+    def gather_each(self, located: Located, size: int, batches: int) -> Iterator[Gathered]:
+        """Read the columns of batches one by one, see `BatchSource`."""
+        return (self.gather(located, k * size, size) for k in range(batches))
+
+    @property
+    def merges(self) -> bool:
+        """False: batches are read one by one."""
+        return False
+
     def gather(self, located: Located, first: int = 0, count: int | None = None) -> Gathered:
         """Read the columns on the host, and the row numbers for the device to gather, see `BatchSource`."""
         if self._there is not None and (count is None or count == len(located)):

@@ -315,6 +315,16 @@ def prefetched(work: Callable[[A], B], items: Iterable[A], prefetch_depth: int) 
         threads.shutdown(wait=not mine, cancel_futures=True)
 
 
+def _decoders() -> int:
+    """Return the number of threads that decode frames, if there is memory for what each reads ahead."""
+    return min(DECODERS, max(2, cores()))
+
+
+def merged_bytes() -> int:
+    """Return the bytes that a gather may take so that all threads that decode frames still have one."""
+    return HELD // _decoders()
+
+
 def prefetch_depth(*, sample_bytes: int, gather_bytes: int, decodes: bool, ships: bool) -> int:
     """Return the default number of gathers to read ahead.
 
@@ -328,7 +338,7 @@ def prefetch_depth(*, sample_bytes: int, gather_bytes: int, decodes: bool, ships
         True if batches go to another device: copies into pinned memory overlap the training.
     """
     if decodes:
-        wanted = min(DECODERS, max(2, cores()))
+        wanted = _decoders()
     else:
         wanted = 2 if ships or sample_bytes >= LARGE else 0
     return min(wanted, max(1, HELD // max(1, gather_bytes)))

@@ -143,6 +143,12 @@ class EncodedRows:
         assert self.media is not None
         return self.media.decoded(self._field, self.tables[0][rows], rows, self._store.check_absent)
 
+    def decode_into(self, out: Sequence[Array], rows: IntArray) -> None:
+        """Decode the frames of rows [n] in videos to n arrays, as `gather` does."""
+        self._store.videos(self._field.name).decode_into(
+            out, self._field, self.tables[0][rows], rows, self._store.check_absent
+        )
+
 
 class Clock:
     """Measures for how long at least one thread that reads batches waited for blocks."""
