@@ -10,18 +10,22 @@ from hypothesis import strategies as st
 from rlds_cli.base.files import sha256
 
 DATA = np.random.default_rng(0).integers(0, 256, 1 << 20, np.uint8).tobytes()
-NI = pytest.param("instructions", marks=pytest.mark.skipif(not sha256._load()[1], reason="the processor has none"))
+WAYS = {"AVX-512": 2, "instructions": 1, "plain C": 0}
+FAST = [
+    pytest.param(way, marks=pytest.mark.skipif(sha256._load()[1] < level, reason="the processor has none"))
+    for way, level in WAYS.items()
+]
 
 
-@pytest.fixture(params=[NI, "plain C", "hashlib"], scope="module")
+@pytest.fixture(params=[*FAST, "hashlib"], scope="module")
 def way(request: pytest.FixtureRequest) -> str:
     with pytest.MonkeyPatch.context() as patch:
         library, _ = sha256._load()
-        if request.param == "plain C":
+        if request.param == "hashlib":
+            patch.setattr(sha256, "_load", lambda: (None, 0))
+        else:
             assert library is not None
-            patch.setattr(sha256, "_load", lambda: (library, False))
-        elif request.param == "hashlib":
-            patch.setattr(sha256, "_load", lambda: (None, False))
+            patch.setattr(sha256, "_load", lambda: (library, WAYS[request.param]))
         yield request.param
 
 
@@ -46,6 +50,12 @@ def test_every_length_of_up_to_five_blocks() -> None:
 def test_long_pieces_and_no_pieces() -> None:
     check([])
     check([(0, 1 << 20), (1, 99_999), (1 << 20, 0)])
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("size", [0, 63, 64, 200, 4096, 20_000])
+def test_many_pieces_of_about_equal_size(size: int) -> None:
+    check([(11 * k, size + k % 3 * (size // 4)) for k in range(50)])
 
 
 @pytest.mark.thorough

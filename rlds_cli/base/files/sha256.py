@@ -19,12 +19,12 @@ _LONG = 2048  # bytes: hashlib lets go of the GIL, and OpenSSL has code for proc
 
 
 @lru_cache(maxsize=1)
-def _load() -> tuple[Any, bool]:
-    """Return the compiled functions, if they were compiled, and whether they use instructions for sha256."""
+def _load() -> tuple[Any, int]:
+    """Return the compiled functions, if they were compiled, and what they use: 1 instructions for sha256, 2 AVX-512."""
     try:
         library = ctypes.CDLL(str(LIBRARY))
     except OSError:
-        return None, False
+        return None, 0
     p, i = ctypes.c_void_p, ctypes.c_int64
     arguments = {
         "rlds_sha256": (p, p, p, i, ctypes.c_int, p),
@@ -35,7 +35,7 @@ def _load() -> tuple[Any, bool]:
     for name, types in arguments.items():
         function = getattr(library, name)
         function.argtypes, function.restype = types, None
-    return library, bool(library.rlds_sha256_is_fast())
+    return library, int(library.rlds_sha256_is_fast())
 
 
 def of_pieces(data: bytes | bytearray | memoryview, start: npt.ArrayLike, size: npt.ArrayLike) -> npt.NDArray[np.uint8]:
