@@ -213,7 +213,7 @@ class TestPlainRows:
     @pytest.mark.parametrize("rows", [3, 5])
     def test_a_dataset_of_another_length_than_it_was_checked_with(self, tmp_path: Path, rows: int) -> None:
         path = make(tmp_path / "a.h5", x=np.arange(4.0))
-        layouts = {"x": Layout((rows,), np.dtype(float), is_plain=True, is_written=True)}
+        layouts = {"x": Layout((rows,), np.dtype(float), is_plain=True)}
         with (
             h5py.File(path) as f,
             PlainRows(path, f, layouts) as reader,

@@ -50,14 +50,12 @@ _Id: TypeAlias = h5py.h5g.GroupID | h5py.h5d.DatasetID  # of an object in a file
 class Layout:
     """The shape and the dtype of a dataset; that of one without values, of no shape, is ().
 
-    ``is_plain`` says that it has rows of numbers, which no filter has packed, ``is_written`` that all chunks were
-    written.
+    ``is_plain`` says that it has rows of numbers, which no filter has packed.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     is_plain: bool
-    is_written: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +231,8 @@ def _check(f: h5py.File, path: Path) -> Contents:
                 found.attributes += attributes
                 found.described.append(name)
             if isinstance(item, h5py.h5d.DatasetID):
-                found.datasets[name] = check_dataset(name, item, path)
-                found.is_written = found.is_written and found.datasets[name].is_written
+                found.datasets[name], made = _checked_dataset(name, item, path)
+                found.is_written = found.is_written and _missing(item, made) is None
             elif not item.get_num_objs():
                 found.empty.append(name)
     except ArchiveError:
@@ -385,10 +383,11 @@ def missing_chunks(d: h5py.h5d.DatasetID) -> tuple[int, int] | None:
 
     Contiguous data count as one chunk.
     """
-    return _missing(d, d.shape, d.get_create_plist())
+    return _missing(d, d.get_create_plist())
 
 
-def _missing(d: h5py.h5d.DatasetID, shape: tuple[int, ...] | None, plist: h5py.h5p.PropDCID) -> tuple[int, int] | None:
+def _missing(d: h5py.h5d.DatasetID, plist: h5py.h5p.PropDCID) -> tuple[int, int] | None:
+    shape = d.shape
     if shape is None or 0 in shape:
         return None
     layout = plist.get_layout()
@@ -414,6 +413,11 @@ def check_dataset(name: str, d: h5py.h5d.DatasetID, path: Path) -> Layout:
     MissingPackage
         It is compressed in a way that this HDF5 cannot undo.
     """
+    return _checked_dataset(name, d, path)[0]
+
+
+def _checked_dataset(name: str, d: h5py.h5d.DatasetID, path: Path) -> tuple[Layout, h5py.h5p.PropDCID]:
+    """Return what `check_dataset` does, and how the dataset was made."""
     try:
         kind = _type_of(d)
     except (TypeError, ValueError) as e:
@@ -429,8 +433,7 @@ def check_dataset(name: str, d: h5py.h5d.DatasetID, path: Path) -> Layout:
         external = h5py.Dataset(d).external[0][0]
         raise _refused(f"{path.name}: {name} keeps its data in another file ({external}).")
     filters = {plist.get_filter(i)[0] for i in range(plist.get_nfilters())}
-    stated = d.shape
-    shape = stated or ()
+    shape = d.shape or ()
     _check_size(name, d, path, shape, kind, virtual=virtual, counted=bool(filters & _COUNTED))
     if kind.is_variable:
         hdf5_limits.check_heap(d, path)
@@ -442,7 +445,7 @@ def check_dataset(name: str, d: h5py.h5d.DatasetID, path: Path) -> Layout:
             )
     is_number = kind.dtype.kind in "biufc" and not kind.dtype.metadata  # which has the names of an enumeration
     is_plain = bool(shape) and not filters and not virtual and is_number
-    return Layout(shape, kind.dtype, is_plain, is_written=_missing(d, stated, plist) is None)
+    return Layout(shape, kind.dtype, is_plain), plist
 
 
 def _type_of(d: h5py.h5d.DatasetID) -> _Type:
