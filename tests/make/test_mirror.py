@@ -28,7 +28,7 @@ from rlds_cli.errors import DownloadFailed, RldsError, UnknownDataset, WrongHash
 from rlds_cli.registry import package
 
 LENGTHS = [30, 12, 40]
-CACHED = ("facts_of_families", "families", "reserved", "entries", "by_name", "by_id", "by_name_alone")
+CACHED = ("facts_of_families", "family", "reserved", "entries", "by_name", "by_id", "by_name_alone")
 
 
 def entries(folder: Path, family: str, licence: str | None, *lines: dict[str, Any]) -> None:

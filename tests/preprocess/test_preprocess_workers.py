@@ -132,7 +132,6 @@ def test_a_script_that_calls_outside_of_its_guard(tmp_path):
     assert not (tmp_path / "home" / "datasets" / "local" / "ds@same").exists()
 
 
-@pytest.mark.slow
 def test_a_script_without_a_guard_that_converts(tmp_path):
     """The processes that read archives do not run the script again."""
     write_d4rl(tmp_path / "a.hdf5", [600] * 8)

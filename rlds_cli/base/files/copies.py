@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -112,6 +113,11 @@ def copied(serve: Serve, connection: int, noted: int, said: int, modules: Sequen
 
 def _serve_as_copy(serve: Serve, fd: int, noted: int, said: int, modules: Sequence[str]) -> None:
     """Serve with no other files open than the given ones: locks and sockets of the other process are its own."""
+    from multiprocessing import current_process
+
+    current_process().daemon = False  # it may start workers,
+    program = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType(program.__name__)  # which do not run the program again
     gc.freeze()  # nothing that it has left is closed here, under a number that means another file
     os.dup2(said, 1)
     os.dup2(said, 2)
