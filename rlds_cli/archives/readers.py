@@ -6,8 +6,9 @@ and the plan chunks. `boundary` returns one of them behind a boundary.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -110,6 +111,11 @@ class Archive:
     episode_info: str | None = None
     info: tuple[InfoFile, ...] = ()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Be pickled with the texts of paths, of which there may be thousands: half the time."""
+        others = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "files"}
+        return _unpickled, ("\0".join(map(os.fspath, self.files)), others)
+
     @staticmethod
     def check_options(*, rewards: str | None, missing: str | None) -> None:
         """Raise InvalidArgument unless the options have values that there are."""
@@ -137,6 +143,10 @@ class Archive:
         from rlds_cli.archives import unwritten
 
         return unwritten.notes((self.name_of(i), path) for i, path in enumerate(self.files))
+
+
+def _unpickled(files: str, others: Mapping[str, Any]) -> Archive:
+    return Archive(files=tuple(map(Path, files.split("\0") if files else ())), **others)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -61,18 +61,17 @@ class ArrowFile:
         self.described: Mapping[str, str] = {}  # texts about the table, by name
         if not num_rows:
             return
-        kinds: dict[str, Any] = {}
-        for name, kind, top in _all_leaves(schema):
-            kinds[name], self.tops[name] = kind, top
-        examples = self._examples([name for name, kind in kinds.items() if _is_list(kind)])
-        for name, kind in kinds.items():
-            shape, dtype = (num_rows,), _dtype_of(kind)
+        found = {leaf.name: leaf for leaf in _all_leaves(schema)}
+        self.tops = {name: leaf.top for name, leaf in found.items()}
+        examples = self._examples([name for name, leaf in found.items() if leaf.is_list])
+        for name, leaf in found.items():
+            shape, dtype = (num_rows,), leaf.dtype
             example = examples.get(name)
             if example is not None and is_known(example.type):
                 values, _ = self.values(name, example, None)
                 shape, dtype = (num_rows, *values.shape[1:]), values.dtype
             if dtype is None:
-                self.left_out[name] = str(kind)
+                self.left_out[name] = str(leaf.kind)
             else:
                 self.columns[name] = (shape, dtype)
 
@@ -286,10 +285,21 @@ def _flat(field: Any, column: Any, above: str = "") -> Iterator[tuple[str, Any]]
         yield from _flat(member, values, f"{name}/")
 
 
+class _Leaf(NamedTuple):
+    """A column of a table, or a member of its structs: type, top-level column, and what `_dtype_of` its type is."""
+
+    name: str
+    kind: Any
+    top: str
+    dtype: np.dtype[Any] | None
+    is_list: bool
+
+
 @lru_cache(_SCHEMAS)
-def _all_leaves(schema: Any) -> tuple[tuple[str, Any, str], ...]:
-    """Return the name, the type and the top-level column of each column of a table, or of each member of structs."""
-    return tuple((name, kind, field.name) for field in schema for name, kind in leaves(field))
+def _all_leaves(schema: Any) -> tuple[_Leaf, ...]:
+    """Return the columns of a table, or the members of structs."""
+    found = ((name, kind, field.name) for field in schema for name, kind in leaves(field))
+    return tuple(_Leaf(name, kind, top, _dtype_of(kind), _is_list(kind)) for name, kind, top in found)
 
 
 def leaves(field: Any, above: str = "") -> Iterator[tuple[str, Any]]:
