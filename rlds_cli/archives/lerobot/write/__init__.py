@@ -32,7 +32,6 @@ import numpy as np
 from rlds_cli.archives.exported import EXPORTED
 from rlds_cli.archives.exports.content import Content, Loss
 from rlds_cli.archives.exports.format import Format, Unit, absent_images, check_columns, odd_texts, sync
-from rlds_cli.archives.exports.parquet import ParquetWriter
 from rlds_cli.archives.lerobot.names import SUBTASK, SUBTASK_LISTS, SUBTASKS
 from rlds_cli.archives.lerobot.write import features, statistics
 from rlds_cli.archives.lerobot.write.features import DONE, FACTS, TIME, ExportColumn, FeatureColumns, StepGroup
@@ -571,15 +570,16 @@ class _Files(ABC):
     def add(self, steps: StepGroup, rows: Any) -> None:
         """Add the rows of some steps."""
 
-    @abstractmethod
-    def _writer_of(self, path: Path, **options: Any) -> Any:
-        """Return what writes a file, with options as pyarrow has them."""
+    def _write(self, rows: Any) -> None:
+        """Write rows as a row group."""
+        self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
 
     def _open(self, path: Path) -> None:
         self.close()
+        pa = pyarrow()
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
-        self._writer = self._writer_of(path, compression="none", **_encoding(self._schema))
+        self._writer = pa.parquet.ParquetWriter(path, self._schema, compression="none", **_encoding(self._schema))
 
     def close(self) -> None:
         """Complete the file that is open, and write it through to the disk."""
@@ -594,12 +594,9 @@ class _OneFile(_Files):
         super().__init__(schema)
         self._open(path)
 
-    def _writer_of(self, path: Path, **options: Any) -> ParquetWriter:
-        return ParquetWriter(path, self._schema, **options)
-
     def add(self, steps: StepGroup, rows: Any) -> None:
-        """Add rows to the file, as a row group."""
-        self._writer.write(rows)
+        """Add rows to the file."""
+        self._write(rows)
 
 
 class _FilePerEpisode(_Files):
@@ -607,16 +604,13 @@ class _FilePerEpisode(_Files):
         super().__init__(schema)
         self._directory = directory
 
-    def _writer_of(self, path: Path, **options: Any) -> Any:
-        return pyarrow().parquet.ParquetWriter(path, self._schema, **options)
-
     def add(self, steps: StepGroup, rows: Any) -> None:
-        """Add rows to the files of their episodes, each as a row group."""
+        """Add rows to the files of their episodes."""
         begin = 0
         for episode, length in zip(steps.episodes, steps.lengths.tolist(), strict=True):
             if steps.numbers[begin] == 0:
                 self._open(self._directory / f"chunk-{episode // FILES:03d}" / f"episode_{episode:06d}.parquet")
-            self._writer.write_table(rows.slice(begin, length), row_group_size=max(1, length))
+            self._write(rows.slice(begin, length))
             begin += length
 
 
