@@ -34,7 +34,7 @@ def content_of(file: Path) -> tuple[int, str]:
 
 
 class SmallFiles:
-    """Hashes small files together, which takes half as long: `sha256.of_pieces` hashes two at a time."""
+    """Hashes small files together, which takes half as long: `sha256.of_pieces` hashes several at a time."""
 
     def __init__(self) -> None:
         self._buffer = memoryview(bytearray(_TOGETHER))
