@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import rlds_cli
-from rlds_cli.errors import DownloadFailed, UploadFailed
+from rlds_cli.errors import DatasetNotFound, DownloadFailed, UploadFailed
 from rlds_cli.loader import Loader, Shuffled
 from rlds_cli.places import Address
 from rlds_cli.places.sources import buckets
