@@ -422,8 +422,8 @@ class CompiledColumns:
         """Yield what `read` returns of each of some batches [n], one after the other; videos are decoded at once."""
         samples = self.samples(located)
         at_once = batches if self._together else 1
-        for start in range(first, first + batches * n, at_once * n):
-            made = [samples.read(start + k * n, n) for k in range(at_once)]
+        for start in range(0, batches, at_once):
+            made = [samples.read(first + k * n, n) for k in range(start, start + at_once)]
             memos = [dict[str, Any]() for _ in made]
             for i, shift, decoding in self._together:
                 decoding.decode_together(memos, [outputs[i] + shift for outputs in made])
