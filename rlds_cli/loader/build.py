@@ -18,12 +18,13 @@ from rlds_cli.loader.fields.fields import Chosen, Fields
 from rlds_cli.loader.index import EpisodeIndex, PrefixIndex, WindowIndex
 from rlds_cli.loader.kernel import NStep
 from rlds_cli.loader.mixture.mixture import Mixture, mixture_of
-from rlds_cli.loader.read import BatchFunction, DatasetSource, SampleLocator, Transforms
+from rlds_cli.loader.read import DatasetSource, SampleLocator
 from rlds_cli.loader.samplers import Draw, Sampler
 from rlds_cli.loader.samplers.uniform import Uniform, WarmUp
 from rlds_cli.loader.schedule import Schedule
 from rlds_cli.loader.storage import memory
 from rlds_cli.loader.storage.remote import stays
+from rlds_cli.loader.transforms import BatchFunction, Transforms
 from rlds_cli.loader.windows.offsets import Offsets
 from rlds_cli.loader.windows.windows import Transition, Window
 from rlds_cli.ted import CUT, FLAGS, REWARD

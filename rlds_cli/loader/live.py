@@ -26,11 +26,12 @@ from rlds_cli.loader import build
 from rlds_cli.loader.arrays.frameworks import ArrayBackend
 from rlds_cli.loader.build import Request
 from rlds_cli.loader.index import WindowIndex
-from rlds_cli.loader.read import BatchReader, BatchSource, DatasetSource, Transforms
+from rlds_cli.loader.read import BatchReader, BatchSource, DatasetSource
 from rlds_cli.loader.samplers import Draw, StatefulDraw
 from rlds_cli.loader.schedule import Position, Ranks, SampleRun, distributed
 from rlds_cli.loader.state import check_type
 from rlds_cli.loader.tensors import host, portable
+from rlds_cli.loader.transforms import Transforms
 
 LOOK = 0.01  # seconds between looks for a new version
 REST = 19  # times as long as taking one up took, none is taken up after it

@@ -19,13 +19,13 @@ import numpy as np
 from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.dataset import Dataset
 from rlds_cli.loader.build import pool
+from rlds_cli.loader.compiled import CompiledColumns
 from rlds_cli.loader.fields import columns
 from rlds_cli.loader.fields.columns import BatchColumn, Memo
 from rlds_cli.loader.fields.fields import DONE, Fields, Names
 from rlds_cli.loader.index import Located, SampledWindows, WindowIndex
 from rlds_cli.loader.kernel import StepReader, address
 from rlds_cli.loader.order import Order
-from rlds_cli.loader.read import CompiledColumns
 from rlds_cli.loader.storage.memory import ColumnRows, check_decoded
 from rlds_cli.loader.windows.windows import Anchors, Transition
 from rlds_cli.ted import FLAGS

@@ -18,8 +18,9 @@ from rlds_cli.loader.live import Agreement, LiveDataset, VersionLog, Versions
 from rlds_cli.loader.mixture.live import LiveMixture, growing
 from rlds_cli.loader.mixture.mixture import Mixture
 from rlds_cli.loader.mixture.sources import MixtureSource
-from rlds_cli.loader.read import DatasetSource, Transforms
+from rlds_cli.loader.read import DatasetSource
 from rlds_cli.loader.schedule import Ranks
+from rlds_cli.loader.transforms import Transforms
 from rlds_cli.loader.waiting import Live
 
 LiveArgument = bool | Live | Mapping[str, Any] | Sequence[tuple[int, ...]]

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from rlds_cli.base.array_types import Array, IntArray
-from rlds_cli.dataset import Batch, Elementwise, EpisodeOrigins, Reward
-from rlds_cli.errors import InvalidArgument, UnknownField
+from rlds_cli.dataset import Batch, EpisodeOrigins
 from rlds_cli.loader.arrays.frameworks import ArrayBackend
-from rlds_cli.loader.fields.cached import cached, is_cached
-from rlds_cli.loader.fields.columns import BatchColumn, Decoding
-from rlds_cli.loader.fields.fields import no_reward
+from rlds_cli.loader.compiled import CompiledColumns
+from rlds_cli.loader.fields.columns import BatchColumn
 from rlds_cli.loader.index import Located, WindowIndex
-from rlds_cli.loader.kernel import Bound, NStep, Output, Plan, RowPlace, SampleNumbers, Value
+from rlds_cli.loader.kernel import NStep, SampleNumbers
 from rlds_cli.loader.order import Order
 from rlds_cli.loader.samplers import Draw, StatefulDraw
 from rlds_cli.loader.schedule import Ranks, SampleRun
@@ -27,15 +25,13 @@ from rlds_cli.loader.storage.remote import (
     BYTES_AHEAD,
     MISSING_AHEAD,
     MOST_RUNS_AHEAD,
-    Arrival,
     RemoteReads,
-    blocks_of,
 )
+from rlds_cli.loader.transforms import Transforms
 from rlds_cli.loader.windows.windows import Episode, Window
-from rlds_cli.ted import REWARD, Field
 
 if TYPE_CHECKING:
-    from rlds_cli.dataset import Dataset
+    pass
 
 RUN_BYTES = 12 << 20  # of the batches whose samples are drawn together: 3 MiB cost slices of 340 kB 7 % more
 LARGE_BATCH, LARGE_RUN = 1 << 20, 3 << 20  # runs of large batches stay short: threads read whole runs ahead
@@ -45,7 +41,6 @@ CALL_BYTES = 1 << 20  # of the batches of one call of the kernel: other threads 
 MOST_TOGETHER = 32
 LOOK_AHEAD = 2  # runs announced to the operating system before they are read
 Places = tuple[IntArray, ...]
-BatchFunction = Callable[[Batch], Batch | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,289 +312,6 @@ class DatasetSource:
     def merges(self) -> bool:
         """True if frames of videos are decoded, see `BatchSource`."""
         return self.compiled.merges
-
-
-class CompiledColumns:
-    """Columns, and the plan that the kernel follows to write their outputs."""
-
-    def __init__(
-        self,
-        pool: WindowIndex,
-        columns: Mapping[str, BatchColumn],
-        changed: Collection[str],
-        n_step: NStep | None,
-    ) -> None:
-        self._names, self._starts = tuple(columns), pool.starts
-        self._read = [(c.rows.file, c.outputs[0]) for c in columns.values() if c.rows is not None and c.rows.file]
-        self._finished: list[tuple[str, int, BatchColumn]] = []  # columns made of outputs, and their first one
-        self._direct: list[tuple[str, int]] = []  # columns that are an output
-        self._inside: list[tuple[str, int]] = []  # outputs that say which values are real
-        outputs: list[Output] = []
-        for name, c in columns.items():
-            late = c.mask and (c.finish is not None or name in changed)
-            if c.finish is not None:
-                self._finished.append((name, len(outputs), c))
-                outputs += c.outputs
-            else:
-                self._direct.append((name, len(outputs)))
-                outputs.append(c.outputs[0] if late or not c.mask else replace(c.outputs[0], mask=c.mask, blank=True))
-            if late:
-                self._inside.append((name, len(outputs)))
-                outputs.append(c.inside())
-        self._plan, self._summed = Plan(pool.windows, outputs, n_step), n_step.most if n_step else 1
-        self._plain = not self._finished and not self._inside
-        self._together: list[tuple[int, int, Decoding]] = []  # of each field in videos, the output that is decoded
-        firsts: dict[str, tuple[int, BatchColumn]] = {}
-        for _, i, c in self._finished:
-            if c.decoding is not None:
-                firsts.setdefault(c.decoding.key, (i, c))
-        for i, c in firsts.values():
-            if c.decoding is not None and c.decoding.together and c.as_read:
-                self._together.append((i, c.outputs[0].shift, c.decoding))
-        self.remote: RemoteReads | None = None
-        self._encoded: Plan | None = None  # the rows of encoded frames of a remote dataset
-        if blocks_of(pool.dataset) is not None:
-            frames = [
-                (c.outputs[0], c.decoding.encoded)
-                for c in columns.values()
-                if c.decoding is not None and c.decoding.encoded is not None and c.decoding.encoded.place is not None
-            ]
-            if frames:
-                self._encoded = Plan(pool.windows, [replace(o, also=()) for o, _ in frames], n_step)
-            encoded = [(of, o.shift) for o, of in frames]
-            sums = n_step is not None and n_step.terminated is not None
-            self.remote = RemoteReads(pool.dataset, self._plan, sums=sums, encoded=encoded)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the columns."""
-        return self._names
-
-    @property
-    def kinds(self) -> Kinds:
-        """Dtype and shape of a step of each output; each is a column if they are final."""
-        return self._plan.made
-
-    def is_final(self, floats: str | None) -> bool:
-        """Return whether each column is an output, with floats in the dtype ``floats``."""
-        kinds = [o.dtype for o in self._plan.outputs if o.dtype.kind == "f"]
-        return self._plain and all(floats is None or kind.name == floats for kind in kinds)
-
-    def arrival(self, located: Located) -> Arrival | None:
-        """Return the blocks that reading these samples takes, announced; None where all are cached."""
-        remote = self.remote
-        if remote is None:
-            return None
-
-        def announced() -> Arrival | None:
-            rows = None if self._encoded is None else self._bound(self._encoded, located)
-            return remote.announce(self._bound_to(located), rows, len(located))
-
-        return located.once(remote, announced)
-
-    def writer(self, located: Located) -> Bound:
-        """Return the samples, once all blocks that they are read from are cached."""
-        return self.samples(located)
-
-    def samples(self, located: Located) -> Bound:
-        """Return the samples, once all blocks that they are read from are cached."""
-        arrival = None if self.remote is None else self.arrival(located)
-        if arrival is not None:
-            arrival.wait()
-        return self._bound_to(located)
-
-    def _bound_to(self, located: Located) -> Bound:
-        bound: Bound = located.once(self, self._bound, self._plan, located)
-        return bound
-
-    def read(self, located: Located, first: int, n: int) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Return the columns of samples [n] by name, and which values are real of those that are to be zeroed later."""
-        return next(self.read_each(located, first, n, 1))
-
-    def read_each(
-        self, located: Located, first: int, n: int, batches: int
-    ) -> Iterator[tuple[dict[str, Array], dict[str, Array]]]:
-        """Yield what `read` returns of each of some batches [n], one after the other; videos are decoded at once."""
-        samples = self.samples(located)
-        at_once = batches if self._together else 1
-        for start in range(0, batches, at_once):
-            made = [samples.read(first + k * n, n) for k in range(start, start + at_once)]
-            memos = [dict[str, Any]() for _ in made]
-            for i, shift, decoding in self._together:
-                decoding.decode_together(memos, [outputs[i] + shift for outputs in made])
-            made.reverse()
-            memos.reverse()
-            while made:  # none is kept: the memory of each is used again when it is gone
-                yield self._values(made.pop(), memos.pop())
-
-    def _values(self, made: list[Array], memo: dict[str, Any]) -> tuple[dict[str, Array], dict[str, Array]]:
-        if self._plain:
-            return dict(zip(self._names, made, strict=True)), {}
-        values = {name: made[i] for name, i in self._direct}
-        for name, i, c in self._finished:
-            assert c.finish is not None
-            values[name] = c.finish(memo, *made[i : i + len(c.outputs)])
-        return {name: values[name] for name in self._names}, {name: made[i] for name, i in self._inside}
-
-    @property
-    def merges(self) -> bool:
-        """Whether several batches take less work at once."""
-        return bool(self._together)
-
-    @property
-    def of_steps(self) -> Plan | None:
-        """The plan, if each column is an output that depends on a step alone, of rows on this disk; else None."""
-        alone = self._plain and not self._plan.givens and self.remote is None
-        return self._plan if alone else None
-
-    @staticmethod
-    def _bound(plan: Plan, located: Located) -> Bound:
-        given = [located.once(make, make, located) for make in plan.givens]
-        return Bound(plan, located.drawn.episode, located.drawn.number, given, located.length)
-
-    def planned_reads(self, located: Located) -> list[PlannedRead]:
-        """Return the reads of files that `read` will make, about; none of files that are not all here."""
-        if self.remote is not None and not self.remote.whole:
-            return []
-        seen: dict[tuple[object, ...], PlannedRead] = {}
-        for file, o in self._read:
-            where = (o.place, o.given, o.offsets, o.amount)
-            first, length = located.once(where, self._stretches, located, o)
-            seen[id(file), where] = PlannedRead(file, first, length + 1)  # also the row after, which is often read
-        return list(seen.values())
-
-    def _stretches(self, located: Located, o: Output) -> tuple[IntArray, int]:
-        """Return the first row that an output reads of each sample [K], and how many follow each other."""
-        if o.place is RowPlace.GIVEN:
-            assert o.given is not None
-            return located.once(o.given, o.given, located), 1
-        stride, offset = self._starts
-        drawn, table = located.drawn, located.table
-        step = drawn.number * stride + offset
-        if o.place is RowPlace.OFFSETS:
-            step, length = step + min(o.offsets), max(o.offsets) - min(o.offsets) + 1
-        else:
-            length = self._summed if o.place is RowPlace.LAST else max(1, located.length)
-            step = step + o.amount
-        steps, start = table.steps.take(drawn.episode), table.start.take(drawn.episode)
-        return start + np.clip(step, 0, steps - 1), length
-
-
-@dataclass(slots=True)
-class Transforms:
-    """The transforms of a loader: elementwise ones for many batches at once, then functions of one batch.
-
-    ``like`` maps columns to the field that they are transformed like, ``fused`` to how many of their elementwise
-    transforms were applied when they were read.
-    """
-
-    elementwise: list[Elementwise] = field(default_factory=list)
-    functions: list[BatchFunction] = field(default_factory=list)
-    like: dict[str, str] = field(default_factory=dict)
-    fused: dict[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, transforms: Sequence[Any]) -> Transforms:
-        """Split transforms, in order, at the first that is not elementwise: the rest work on batches."""
-        first = next((i for i, t in enumerate(transforms) if not isinstance(t, Elementwise)), len(transforms))
-        return cls(list(transforms[:first]), list(transforms[first:]))
-
-    def check(self, names: Sequence[str], dataset: Dataset, *, summed: bool) -> None:
-        """Refuse transforms that change no field, or that come too late for rewards that are summed.
-
-        Raises
-        ------
-        NoReward, UnknownField
-            A transform changes none of the fields ``names``.
-        InvalidArgument
-            Rewards change after a function of the batch, with n-step sums.
-        """
-        late = [t for t in self.functions if isinstance(t, Elementwise)]
-        for transform in (*self.elementwise, *late):
-            if not any(self._touched(transform, name) for name in names):
-                if isinstance(transform, Reward) and REWARD not in dataset.schema:
-                    raise no_reward(dataset)
-                raise UnknownField(f"{transform} touches none of the fields of this loader: {', '.join(names)}.")
-            self._check_cache(transform, names)
-            if summed and transform in late and transform.touches(REWARD):
-                raise InvalidArgument(
-                    f"{transform} would change the n-step sum, not each reward.", hint="put it before the functions"
-                )
-
-    def _check_cache(self, transform: Elementwise, names: Sequence[str]) -> None:
-        """Refuse a transform that caches frames, and comes after others."""
-        for name in names:
-            field = self._touched(transform, name)
-            if field and transform.resizing(field) is not None and self._touching(name)[:1] != [(transform, field)]:
-                raise InvalidArgument(
-                    f"{transform} caches frames as they are decoded, and comes after others that change {name}.",
-                    hint="put it first",
-                )
-
-    def column(self, name: str, values: Any) -> Any:
-        """Apply the elementwise transforms to one column."""
-        for transform, of in self.left(name):
-            values = transform.apply(of, values)
-        return values
-
-    def left(self, name: str) -> list[tuple[Elementwise, str]]:
-        """Return the elementwise transforms that `column` applies to a column, each with the name of its field."""
-        return self._touching(name)[self.fused.get(name, 0) :]
-
-    def change(self, names: Iterable[str], summed: Collection[str]) -> bool:
-        """Return whether an elementwise transform is left for one of the columns that are not ``summed``."""
-        return any(self.left(name) for name in names if name not in summed)
-
-    def _touching(self, name: str) -> list[tuple[Elementwise, str]]:
-        touching = [(t, self._touched(t, name)) for t in self.elementwise]
-        return [(t, field) for t, field in touching if field]
-
-    def first(self, name: str) -> Elementwise | None:
-        """Return the first transform of a column, if it works on what the archive has: centres it, or caches frames."""
-        first = self._touching(name)[:1]
-        return next((t for t, f in first if t.centring(f) is not None or t.resizing(f) is not None), None)
-
-    def fuse(self, columns: dict[str, BatchColumn], schema: Mapping[str, Field]) -> None:
-        """Have the first transform of a column applied as it is read, where that is possible.
-
-        The kernel normalises float32 columns, of the archive's values; frames are resized, and cached, when they are
-        decoded.
-        """
-        for name, c in columns.items():
-            resize = next((t.resizing(field) for t, field in self._touching(name)[:1]), None)
-            if resize is not None and c.decoding is not None and is_cached(schema[c.decoding.name]):
-                columns[name] = cached(c, resize)
-                self.fused[name] = 1
-                continue
-            output = c.outputs[0]
-            kinds = output.value in (Value.COPY, Value.NARROW) and output.dtype == np.float32
-            constants = next((t.centring(field) for t, field in self._touching(name)[:1]), None)
-            if constants is None or not kinds or c.finish or c.summed:
-                continue
-            if np.broadcast_shapes(*(x.shape for x in constants), output.shape) == output.shape:
-                columns[name] = replace(c, outputs=(replace(output, scale=constants),))
-                self.fused[name] = 1
-
-    def batch(self, batch: Batch) -> Batch:
-        """Apply the functions of a batch; one that returns None has changed it in place."""
-        for function in self.functions:
-            if isinstance(function, Elementwise):
-                self._each(function, batch)
-            else:
-                result = function(batch)
-                batch = batch if result is None else result
-        return batch
-
-    def _each(self, transform: Elementwise, batch: Batch) -> None:
-        for name, x in list(batch.leaves()):
-            field = self._touched(transform, name)
-            if field:
-                batch[name] = transform.apply(field, x)
-
-    def _touched(self, transform: Elementwise, name: str) -> str:
-        """Return the name under which ``transform`` changes a column: its own, or that of its field; else empty."""
-        names = (name, self.like.get(name, name))
-        return next((n for n in names if transform.touches(n)), "")
 
 
 class BatchReader:

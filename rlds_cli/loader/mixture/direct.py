@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.base.array_types import Array, IntArray
+from rlds_cli.loader.compiled import CompiledColumns
 from rlds_cli.loader.index import PROBABILITY, SOURCE, FloatArray
 from rlds_cli.loader.kernel import Bound
 from rlds_cli.loader.mixture.merging import MixtureLocation
-from rlds_cli.loader.read import CompiledColumns
 from rlds_cli.loader.slabs import Kinds, array_at
 
 

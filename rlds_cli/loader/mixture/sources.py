@@ -35,12 +35,13 @@ from rlds_cli.loader.mixture.shares import (
     normalised,
 )
 from rlds_cli.loader.order import Order
-from rlds_cli.loader.read import DatasetSource, Gathered, Places, Transforms
+from rlds_cli.loader.read import DatasetSource, Gathered, Places
 from rlds_cli.loader.samplers import Draw, StatefulDraw
 from rlds_cli.loader.samplers.reports import Report
 from rlds_cli.loader.schedule import Position, Ranks, SampleRun
 from rlds_cli.loader.storage.page_cache import PlannedRead
 from rlds_cli.loader.storage.remote import RemoteReads
+from rlds_cli.loader.transforms import Transforms
 from rlds_cli.loader.windows.offsets import Offsets
 from rlds_cli.loader.windows.windows import Episode
 from rlds_cli.ted import REWARD

@@ -26,10 +26,11 @@ from rlds_cli.base import text
 from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.errors import InvalidArgument, NeedsMemory
 from rlds_cli.loader.arrays.frameworks import ArrayBackend, TorchArrays, tensor_dtype
+from rlds_cli.loader.compiled import CompiledColumns
 from rlds_cli.loader.fields.columns import INT64, BatchColumn
 from rlds_cli.loader.index import DeviceWindows, EpisodeIndex, Located
 from rlds_cli.loader.kernel import Output, RowPlace, Value, address
-from rlds_cli.loader.read import CompiledColumns, DatasetSource, Gathered
+from rlds_cli.loader.read import DatasetSource, Gathered
 from rlds_cli.loader.samplers import StatefulDraw
 from rlds_cli.loader.storage import memory
 from rlds_cli.loader.storage.device_windows import DeviceWindowTable, DrawnSteps, makers, zero
