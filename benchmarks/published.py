@@ -1,7 +1,8 @@
 """Figures that pages show: the least favourable of the last runs, each of another day or machine.
 
 A run is a file of `runs/`, named by its day: where it ran, and the ratios of each row of the loader's benchmarks, in
-wall time and in CPU time. `python benchmarks --markdown` adds the last run, and writes the table of the page.
+wall time and in CPU time. `python benchmarks --markdown` adds the last run, and writes the table of the page. It replaces
+a run of the same day, unless that is renamed (`DAY.1.json`): as one of another machine is.
 """
 
 from __future__ import annotations
@@ -186,8 +187,8 @@ def _lines(what: str, columns: Sequence[str], rows: Work, of: str) -> Iterator[s
     for work, (group, peers) in rows.items():
         yield f"| {work} | {' | '.join(_cell(group, peers.get(c, '')) for c in columns)} |"
     yield f"\nEach figure is the least favourable of these runs, {of}of wall and CPU time:\n"
-    used = {run["when"]: run for group, _ in rows.values() for run in runs(group)}
-    for run in (used[when] for when in sorted(used)):
+    used = {(run["when"], run["load"]): run for group, _ in rows.values() for run in runs(group)}
+    for run in (used[which] for which in sorted(used)):
         yield f"* {run['when']}, {run['machine']}, Python {run['python']}, load average before it {run['load']:.1f}"
 
 
