@@ -1,8 +1,8 @@
 """Figures that pages show: the least favourable of the last runs, each of another day or machine.
 
 A run is a file of `runs/`, named by its day: where it ran, and the ratios of each row of the loader's benchmarks, in
-wall time and in CPU time. `python benchmarks --markdown` adds the last run, and writes the table of the page. It replaces
-a run of the same day, unless that is renamed (`DAY.1.json`): as one of another machine is.
+wall time and in CPU time. `python benchmarks --markdown` adds the last run, and writes the table of the page. A run
+of the same day is replaced, unless it was renamed (`DAY.1.json`), as one of another machine is.
 """
 
 from __future__ import annotations
