@@ -86,6 +86,15 @@ def let_go(address: int, size: int) -> None:
     _libc.madvise(first, address + size - first, mmap.MADV_DONTNEED)
 
 
+def fetch(address: int, size: int) -> None:
+    """Read the pages of a mapped file in order, into huge pages where the system has some for files."""
+    first = address // mmap.PAGESIZE * mmap.PAGESIZE
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        _libc.madvise(first, address + size - first, mmap.MADV_HUGEPAGE)
+    for at in range(address, address + size, HUGE_PAGE):
+        ctypes.c_ubyte.from_address(at).value  # noqa: B018
+
+
 def mapped(file: BinaryIO, at: int, size: int) -> memoryview | None:
     """Map bytes of a file, or read them where its file system maps none; None if it ends before.
 

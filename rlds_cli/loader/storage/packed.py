@@ -36,7 +36,7 @@ from rlds_cli.base.files import arrays, disk
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.locks import LockHeld, file_lock
-from rlds_cli.base.files.mapping import Addresses
+from rlds_cli.base.files.mapping import Addresses, fetch
 from rlds_cli.errors import NoPermission
 
 if TYPE_CHECKING:
@@ -49,6 +49,9 @@ SHARE_OF_FREE = 10  # which take at most a tenth of what is free
 PATIENCE = 600.0  # seconds to wait for the process that builds
 
 PIECE = 2 << 20  # bytes written at once: file systems with large folios map them as huge pages, 29 to 22 us a gather
+# Bytes of a file that is read whole when it is opened, in 0.7 ms a MiB from a disk: at random, its pages come one by
+# one and stay small, and a gather takes 19 instead of 17 us.
+WHOLE = 256 << 20
 
 _MAGIC = b"rldspack"
 _END = struct.Struct("<QQ8s")  # bytes of the content, bytes of the key, magic
@@ -290,11 +293,16 @@ class _File:
                 if os.pread(f.fileno(), len(self._tail) + 1, self.nbytes) != self._tail:
                     return None
                 if self.place is None:
-                    return np.frombuffer(mmap.mmap(f.fileno(), self.nbytes, access=mmap.ACCESS_READ), np.uint8)
-                addresses, first = self.place
-                addresses.map(first, self.nbytes, f.fileno())
-                content: Array = np.frombuffer(addresses.view(), np.uint8)[first : first + self.nbytes]
-                content.flags.writeable = False
+                    content: Array = np.frombuffer(
+                        mmap.mmap(f.fileno(), self.nbytes, access=mmap.ACCESS_READ), np.uint8
+                    )
+                else:
+                    addresses, first = self.place
+                    addresses.map(first, self.nbytes, f.fileno())
+                    content = np.frombuffer(addresses.view(), np.uint8)[first : first + self.nbytes]
+                    content.flags.writeable = False
+                if self.nbytes <= WHOLE:
+                    fetch(content.ctypes.data, self.nbytes)
                 return content
         except (OSError, ValueError, NoPermission):
             return None
