@@ -41,12 +41,17 @@ class Repeated(Sequence[T]):
     __hash__ = None  # type: ignore[assignment]
 
 
-def copy_repeated(out: Array, place: IntArray, which: IntArray) -> None:
-    """Copy each distinct frame of ``out`` [n, ...] to the other places where it belongs.
+def copy_repeated(out: Sequence[Array] | Array, place: IntArray, which: IntArray) -> None:
+    """Copy each distinct frame of ``out``, [n, ...] or n arrays, to the other places where it belongs.
 
     ``place`` are the places of the distinct frames, and ``which`` [n] says which of them belongs to each place:
     ``return_index`` and ``return_inverse`` of `numpy.unique`.
     """
     again = np.ones(len(out), bool)
     again[place] = False
-    out[again] = out[place[which.reshape(-1)[again]]]
+    first = place[which.reshape(-1)[again]]
+    if isinstance(out, np.ndarray):
+        out[again] = out[first]
+        return
+    for at, of in zip(np.flatnonzero(again).tolist(), first.tolist(), strict=True):
+        out[at][...] = out[of]

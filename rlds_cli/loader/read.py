@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,17 +21,9 @@ from rlds_cli.loader.samplers import Draw, StatefulDraw
 from rlds_cli.loader.schedule import Ranks, SampleRun
 from rlds_cli.loader.slabs import Kinds, Slabs, nesting
 from rlds_cli.loader.storage.page_cache import Advice, PlannedRead, ReadAhead, merged_bytes, prefetch_depth
-from rlds_cli.loader.storage.remote import (
-    BYTES_AHEAD,
-    MISSING_AHEAD,
-    MOST_RUNS_AHEAD,
-    RemoteReads,
-)
+from rlds_cli.loader.storage.remote import BYTES_AHEAD, MISSING_AHEAD, MOST_RUNS_AHEAD, RemoteReads
 from rlds_cli.loader.transforms import Transforms
 from rlds_cli.loader.windows.windows import Episode, Window
-
-if TYPE_CHECKING:
-    pass
 
 RUN_BYTES = 12 << 20  # of the batches whose samples are drawn together: 3 MiB cost slices of 340 kB 7 % more
 LARGE_BATCH, LARGE_RUN = 1 << 20, 3 << 20  # runs of large batches stay short: threads read whole runs ahead

@@ -19,6 +19,7 @@ from rlds_cli.base.array_types import Array
 from rlds_cli.base.media import video_files
 from rlds_cli.base.media.image_header import MAX_PIXELS
 from rlds_cli.base.media.mp4 import Track
+from rlds_cli.base.repeated import copy_repeated
 from rlds_cli.errors import DamagedDataset, FrameError, MissingPackage
 from rlds_cli.ted import Field
 
@@ -89,10 +90,7 @@ def decode_into(
         out[at][...] = decode_one(video(number), frame, f, where, follows if later in (number, None) else _ELSEWHERE)
     for at in place[distinct[:, 0] < 0].tolist():
         out[at][...] = 0
-    again = np.ones(len(index), bool)
-    again[place] = False
-    for at in np.flatnonzero(again).tolist():
-        out[at][...] = out[place[which.reshape(-1)[at]]]
+    copy_repeated(out, place, which)
 
 
 def decode_one(video: Video, frame: int, f: Field, where: Hashable, follows: int = _UNKNOWN) -> Array:

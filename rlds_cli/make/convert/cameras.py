@@ -106,7 +106,7 @@ class Video(VideoFrames):
         return Extent.whole(self.path)
 
     def decoded(self, name: str) -> Array:
-        """Decode the frames to uint8 [rows, H, W, 3]; raises as `store.videos.decode_video`."""
+        """Decode the frames to uint8 [rows, H, W, 3]; raises as `store.decode_video`."""
         video = Decoded(self.files[0], np.memmap(self.path, np.uint8, "r"), self.track)
         field = Field(name, "uint8", self.shape, "root", "frames", VIDEO)
         return decode_video(self.index, lambda _: video, field, self.files[0])
