@@ -18,8 +18,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, Thr
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from multiprocessing import current_process, parent_process
 from multiprocessing.context import SpawnContext, SpawnProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -325,12 +327,19 @@ def _begin() -> None:
     """Prepare a worker process for its first item. It ignores Ctrl-C: the parent ends its workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     keep_freed_memory()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
 
 
-def _end_with_parent() -> None:
-    """Exit if the parent is killed. Workers hold each other's pipes open, and would wait for ever otherwise."""
-    parent = parent_process()
+@cache
+def end_with_parent() -> None:
+    """Have this process exit if its parent is killed.
+
+    Workers hold each other's pipes open: without this, one that writes to a full pipe would wait for ever.
+    """
+    threading.Thread(target=_end_with, args=(parent_process(),), daemon=True).start()
+
+
+def _end_with(parent: BaseProcess | None) -> None:
     assert parent is not None
     parent.join()
     os._exit(1)

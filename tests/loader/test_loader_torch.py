@@ -6,9 +6,14 @@ import itertools
 import multiprocessing
 import os
 import pickle
+import signal
+import subprocess
+import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -213,6 +218,40 @@ def test_workers_warn_of_batches_of_batches(ds: rlds_cli.Dataset, capfd: pytest.
         for _ in range(2):
             list(DataLoader(load(ds, steps=4).as_torch(), batch_size=2, num_workers=2))
     assert capfd.readouterr().err.count("batch_size=None") == 2  # of two loaders, by one of the workers of each
+
+
+TRAINING = """
+import sys, time
+import rlds_cli
+from rlds_cli.loader import Loader
+from torch.utils.data import DataLoader
+
+if __name__ == "__main__":
+    loader = Loader(rlds_cli.load(sys.argv[1]), 4_000)  # the pipe holds less than a batch
+    feed = DataLoader(loader.as_torch(), batch_size=None, num_workers=2, multiprocessing_context=sys.argv[2])
+    batches = iter(feed)
+    next(batches)
+    print(*(worker.pid for worker in batches._workers), flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_workers_end_with_a_training_that_is_killed(ds: rlds_cli.Dataset, tmp_path: Path, start: str) -> None:
+    script = tmp_path / "training.py"
+    script.write_text(TRAINING)
+    training = subprocess.Popen([sys.executable, str(script), str(ds.path), start], stdout=subprocess.PIPE, text=True)
+    assert training.stdout is not None
+    workers = [int(pid) for pid in training.stdout.readline().split()]
+    assert len(workers) == 2
+    training.kill()
+    try:
+        training.communicate(timeout=60)  # until nobody has the other end of its output any more
+    except subprocess.TimeoutExpired:
+        for worker in workers:
+            with suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
+        raise
 
 
 @pytest.mark.sampled(1)

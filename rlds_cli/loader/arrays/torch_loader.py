@@ -23,6 +23,7 @@ import torch
 from torch.utils.data import IterableDataset, default_convert, get_worker_info
 
 from rlds_cli.base.array_types import Array
+from rlds_cli.base.workers import end_with_parent
 from rlds_cli.dataset import Batch
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.loader.read import BatchReader
@@ -116,6 +117,7 @@ class TorchBatches(IterableDataset[Batch]):
             reader, batches = self._loader.reader, iter(self._loader)
             ready = reader.arrays.backend == "torch" and not reader.transforms.functions
             return map(_Ready, batches) if ready and fetcher.get("collate_fn") is default_convert else batches
+        end_with_parent()
         moves, epoch, sample = self._place.tolist()
         seen, passes = self._begun[worker.id].tolist()
         passes = passes if seen == moves else 0
