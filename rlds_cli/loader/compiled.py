@@ -153,7 +153,14 @@ class CompiledColumns:
     @staticmethod
     def _bound(plan: Plan, located: Located) -> Bound:
         given = [located.once(make, make, located) for make in plan.givens]
-        return Bound(plan, located.drawn.episode, located.drawn.number, given, located.length)
+        drawn = located.drawn
+        bounds = drawn.bounds
+        bound: Bound | None = None if bounds is None else bounds.get(plan)
+        if bound is None or not bound.is_of(given, located.length):
+            bound = Bound(plan, drawn.episode, drawn.number, given, located.length)
+            if bounds is not None:
+                bounds[plan] = bound
+        return bound
 
     def planned_reads(self, located: Located) -> list[PlannedRead]:
         """Return the reads of files that `read` will make, about; none of files that are not all here."""

@@ -28,7 +28,7 @@ def never_ends(frame: FrameType | None) -> bool:
         return False
     try:
         tree = ast.parse("".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals)))
-    except SyntaxError:
+    except (SyntaxError, ValueError, RecursionError, SystemError):  # the last if several threads parse, before 3.12
         return False
     found = [loop for loop in ast.walk(tree) if isinstance(loop, ast.For) and _is_at(loop, frame.f_lineno)]
     return len(found) == 1 and _is_handed_on(found[0].iter, frame) and not any(map(_leaves, _within(found[0].body)))

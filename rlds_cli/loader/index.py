@@ -271,7 +271,7 @@ class WindowIndex:
         return np.maximum(number * stride + offset, 0)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class SampledWindows:
     """The windows that were drawn for some samples.
 
@@ -290,6 +290,8 @@ class SampledWindows:
         Importance weights, of prioritised draws.
     names : int array [K] or None
         The windows by `WindowIndex.name`, where the draw knows them.
+    bounds : dict, optional
+        Plans that are bound to these arrays, where the windows of further samples are written into the same ones.
     """
 
     order: Order
@@ -299,6 +301,7 @@ class SampledWindows:
     probability: Callable[[], FloatArray]
     weight: FloatArray | None = None
     names: IntArray | None = None
+    bounds: dict[object, Any] | None = None
 
     def part(self, positions: range) -> SampledWindows:
         """Return the windows of the samples ``positions`` alone, some of the range of numbers."""
@@ -330,6 +333,7 @@ class DeviceWindows:
     drawn: torch.Tensor
     chance: torch.Tensor
     importance: torch.Tensor
+    bounds: ClassVar[None] = None  # every batch is drawn into memory of its own
 
     @cached_property
     def names(self) -> IntArray:

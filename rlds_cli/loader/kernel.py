@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from itertools import groupby, pairwise
 from math import prod
+from operator import is_
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -368,26 +369,15 @@ class SumTree:
         return chance, weight
 
     def draw(
-        self, stream: tuple[int, int, int], positions: SampleNumbers, prefix: PrefixTable, beta: float
-    ) -> tuple[IntArray, IntArray, IntArray, Floats, Floats]:
-        """Draw numbers by ``stream``, the seed, key and salt of `uniform`, in one call.
-
-        Returns
-        -------
-        numbers, interval, within : int64 arrays [K]
-            As `find` and `PrefixTable.find` return them.
-        chance, weight : float64 arrays [K]
-            As `weigh` returns them.
-        """
-        out = np.empty((5, len(positions)), np.int64)
-        sent, kept = _numbers(positions)
-        of = byref(_Stream(*stream))
-        bad = _KERNEL.rlds_tree_draw(self._sent, prefix.sent, of, byref(sent), len(positions), beta, address(out))
-        del kept
+        self, stream: tuple[int, int, int], positions: SampleNumbers, prefix: PrefixTable, beta: float, into: TreeDraws
+    ) -> None:
+        """Draw numbers by ``stream``, the seed, key and salt of `uniform`, into memory of as many, in one call."""
+        if len(positions) != into.count:
+            raise ValueError(f"{len(positions)} draws into memory of {into.count}")
+        into.tell(stream, positions)
+        bad = _KERNEL.rlds_tree_draw(self._sent, prefix.sent, *into.told, into.count, beta, into.at)
         if bad >= 0:
-            raise IndexError(f"number {out[0, bad]} of {prefix.struct.total}")
-        chance, weight = out[3:].view(np.float64)
-        return out[0], out[1], out[2], chance, weight
+            raise IndexError(f"number {into.number[bad]} of {prefix.struct.total}")
 
     def update(self, numbers: IntArray, priority: Floats, *, eps: float, alpha: float, most: float) -> int | None:
         """Set masses to ``(priority + eps) ** alpha``; where a number stands twice, its last priority counts.
@@ -402,6 +392,37 @@ class SumTree:
             raise ValueError(f"{len(priority)} priorities for {len(numbers)} numbers")
         bad = _KERNEL.rlds_tree_update(self._sent, address(numbers), address(priority), len(numbers), eps, alpha, most)
         return None if bad < 0 else int(bad)
+
+
+class TreeDraws:
+    """Memory of ``count`` draws, which further draws are written into.
+
+    Attributes
+    ----------
+    number, interval, within : int64 arrays [count]
+        As `SumTree.find` and `PrefixTable.find` return them.
+    chance, weight : float64 arrays [count]
+        As `SumTree.weigh` returns them.
+    at, told
+        The address of the memory, and what `tell` sets, for the kernel.
+    """
+
+    def __init__(self, count: int) -> None:
+        out = np.empty((5, count), np.int64)
+        self.count, self.number, self.interval, self.within = count, out[0], out[1], out[2]
+        self.chance, self.weight = out[3:].view(np.float64)
+        self._stream, self._numbers, self.at = _Stream(), _Numbers(), address(out)
+        self.told = byref(self._stream), byref(self._numbers)
+
+    def tell(self, stream: tuple[int, int, int], positions: SampleNumbers) -> None:
+        """Set what the kernel is told: the stream and the sample numbers [count]."""
+        of, numbers = self._stream, self._numbers
+        of.seed, of.key, of.salt = stream
+        if isinstance(positions, range):
+            numbers.list, numbers.first, numbers.step = None, positions.start, positions.step
+        else:
+            self._kept = np.ascontiguousarray(positions, np.int64)
+            numbers.list = address(self._kept)
 
 
 def _aligned(size: int) -> Floats:
@@ -788,6 +809,10 @@ class Bound:
         self._samples = _Samples(at[0], at[1], ctypes.addressof(self._given), length)
         self._plan, self._at, self._sent = plan, plan.at, byref(self._samples)
         self.length, self.lead = max(1, length), (length,) if length else ()
+
+    def is_of(self, given: Sequence[Array], length: int) -> bool:
+        """Return whether the samples are given the arrays ``given``, and have windows of ``length`` steps."""
+        return length == self._samples.length and all(map(is_, given, self._kept[2:]))
 
     def read(self, first: int, n: int) -> list[Array]:
         """Return the outputs of samples ``first`` to ``first + n``."""

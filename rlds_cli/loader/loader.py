@@ -32,7 +32,7 @@ from rlds_cli.loader.mixture.mixture import Mixture, content_of
 from rlds_cli.loader.mixture.sources import MixtureSource
 from rlds_cli.loader.order import Order
 from rlds_cli.loader.peers import Peers
-from rlds_cli.loader.read import BatchReader, DatasetSource, LocatedRun, located
+from rlds_cli.loader.read import BatchReader, BatchSource, DatasetSource, LocatedRun, located
 from rlds_cli.loader.samplers import Sampler, StatefulDraw
 from rlds_cli.loader.samplers.reports import Reduce, Report, exchange
 from rlds_cli.loader.samplers.uniform import Uniform, WarmUp
@@ -392,7 +392,7 @@ class Loader(Generic[ArrayT]):
 
     def _batches(self, pieces: Iterator[SampleRun], prefetch: int, watched: int) -> Iterator[Batch]:
         on_stream, meter = self.reader.arrays.on_stream(), self._meter
-        filled: DatasetSource | MixtureSource | None = None
+        filled: BatchSource | None = None
         for reads in self.source.remote:
             reads.look()  # of which all blocks are cached by now is not announced any more
         meter.begin()
@@ -416,8 +416,8 @@ class Loader(Generic[ArrayT]):
                     watched = sys.maxsize
                     self._look_at_loop(sys._getframe(1), sample - size)
                 yield batch
-                if is_first and self.source is not filled:  # a live loader's is another one with each version
-                    filled = self.source
+                if is_first and piece.reader.source is not filled:  # a live loader's is another one with each version
+                    filled = piece.reader.source
                     filled.fill()
                 is_first = False
 

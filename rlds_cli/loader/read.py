@@ -395,7 +395,7 @@ class BatchReader:
         return batch.map(lambda x: x.reshape(len(x) // sides, sides, *x.shape[1:]))
 
     def _one_by_one(self, run: SampleRun, located: Any, told: Advice, size: int) -> Iterator[Batch]:
-        with self.read_ahead.gather(told):
+        with self.read_ahead.gather(told, run.batches):
             if self._compiled is not None and self._slabs is not None:
                 writer = self._compiled.writer(located)
                 lead = size, *writer.lead

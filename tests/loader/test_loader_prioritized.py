@@ -1,5 +1,7 @@
 import copy
+import itertools
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -79,6 +81,27 @@ def test_draws_follow_the_priorities_and_weights_correct_for_them(ds):
     mass = (priority + 0.01) ** 0.7
     expected = 64_000 * mass / mass.sum()
     assert ((counts - expected) ** 2 / expected).sum() < TRANSITIONS + 6 * np.sqrt(2 * TRANSITIONS)
+
+
+@pytest.mark.parametrize("sizes", [(16, 16), (16, 3)])
+def test_loops_side_by_side_keep_to_their_own_draws(ds, sizes):
+    priority = priority_of(np.arange(TRANSITIONS))
+    chance = (priority + 1e-6) ** 0.6 / ((priority + 1e-6) ** 0.6).sum()
+    actions = ds.to_numpy()["action"]
+    loader = load(ds, sampler=Prioritized(priority=priority))
+
+    def loop():
+        return list(itertools.islice(iter(loader), 200))
+
+    with ThreadPoolExecutor(3) as threads:
+        several = [threads.submit(loop) for _ in range(3)]
+        batches = [batch for found in several for batch in found.result()]
+    alternately = [iter(load(ds, size, sampler=Prioritized(priority=priority))) for size in sizes]
+    batches += [next(batches) for _ in range(50) for batches in alternately]
+    for batch in batches:
+        assert batch["action"].tolist() == actions[batch["index"]].tolist()
+        assert batch["probability"] == pytest.approx(chance[batch["index"]])
+        assert batch["weight"][:, 0] == pytest.approx((chance.min() / chance[batch["index"]]) ** 0.4, rel=1e-6)
 
 
 @pytest.mark.thorough

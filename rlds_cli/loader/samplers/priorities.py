@@ -11,7 +11,7 @@ import numpy as np
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.errors import InvalidArgument, WrongState
 from rlds_cli.loader.index import FloatArray
-from rlds_cli.loader.kernel import Floats, PrefixTable, SampleNumbers, SumTree
+from rlds_cli.loader.kernel import Floats, PrefixTable, SampleNumbers, SumTree, TreeDraws
 from rlds_cli.loader.order import WINDOW, Order
 
 LEAST, MOST = 1e-290, 1e290  # masses between them have sums that are neither infinite nor short of bits
@@ -116,17 +116,9 @@ class Priorities:
         """
         return self._tree.find(u)
 
-    def draw(
-        self, order: Order, positions: SampleNumbers, prefix: PrefixTable
-    ) -> tuple[IntArray, IntArray, IntArray, FloatArray, FloatArray]:
-        """Draw windows for samples: see `find` and `weigh`; and find each in ``prefix``.
-
-        Returns
-        -------
-        windows, interval, place : int64 arrays [K]
-        probability, weight : float64 arrays [K]
-        """
-        return self._tree.draw(order.stream(WINDOW), positions, prefix, self._beta)
+    def draw(self, order: Order, positions: SampleNumbers, prefix: PrefixTable, into: TreeDraws) -> None:
+        """Draw windows for samples: see `find` and `weigh`; and find each in ``prefix``."""
+        self._tree.draw(order.stream(WINDOW), positions, prefix, self._beta, into)
 
     def weigh(self, windows: Any) -> tuple[Any, Any]:
         """Return P, the chance of one draw to give each of ``windows`` [K], and their importance weights in (0, 1].

@@ -8,6 +8,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import ReferenceType, ref
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from rlds_cli.loader.index import (
     WindowIndex,
 )
 from rlds_cli.loader.index import WINDOW as WINDOW_COLUMN
-from rlds_cli.loader.kernel import SampleNumbers
+from rlds_cli.loader.kernel import SampleNumbers, TreeDraws
 from rlds_cli.loader.order import WINDOW, Order
 from rlds_cli.loader.samplers import Endless, StatefulDraw, weighted
 from rlds_cli.loader.samplers.places import Places
@@ -130,6 +131,29 @@ class _Drawn:
     weight: Any
 
 
+class _Room:
+    """Memory of the windows of a batch: used again for the next one when nobody has the last windows any more."""
+
+    def __init__(self, count: int) -> None:
+        self.draws, self._bounds = TreeDraws(count), dict[object, Any]()
+        self._probability = partial(np.asarray, self.draws.chance)
+        self._last: ReferenceType[SampledWindows] | None = None
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether somebody still has the windows that were drawn last."""
+        return self._last is not None and self._last() is not None
+
+    def windows(self, order: Order, positions: SampleNumbers) -> SampledWindows:
+        """Return what was drawn."""
+        d = self.draws
+        found = SampledWindows(
+            order, positions, d.interval, d.within, self._probability, d.weight, d.number, self._bounds
+        )
+        self._last = ref(found)
+        return found
+
+
 class PrioritizedDraw(StatefulDraw):
     """Draws batches one after the other, ``lag`` of them before they are asked for.
 
@@ -149,6 +173,7 @@ class PrioritizedDraw(StatefulDraw):
         self._begun = False  # something was drawn, or a state was loaded
         self._sampler, self._pool, total = sampler, pool, pool.prefix.total
         self._drawn: deque[_Drawn] = deque(maxlen=2 * sampler.lag + 1)  # some given out, some not yet asked for
+        self._rooms: deque[_Room] = deque(maxlen=2)  # the loader has a batch while the next one is drawn
         self._places = Places() if pool.live else None
         made = partial(Priorities, alpha=sampler.alpha, beta=sampler.beta, eps=sampler.eps)
         self.priorities = made(total) if self._places is None else made(0, room=2 * total)
@@ -182,8 +207,19 @@ class PrioritizedDraw(StatefulDraw):
     def _at_once(self, order: Order, positions: SampleNumbers) -> SampledWindows:
         """Draw and find windows in one call, where all of them stay."""
         self._begun = True
-        names, episode, number, chance, weight = self.priorities.draw(order, positions, self._pool.prefix.table)
-        return SampledWindows(order, positions, episode, number, partial(np.asarray, chance), weight, names)
+        room = self._room(len(positions))
+        self.priorities.draw(order, positions, self._pool.prefix.table, room.draws)
+        windows = room.windows(order, positions)
+        self._rooms.append(room)
+        return windows
+
+    def _room(self, count: int) -> _Room:
+        """Return memory that no other draw has, until it is put back."""
+        try:
+            room = self._rooms.popleft() if len(self._rooms) == self._rooms.maxlen else None
+        except IndexError:  # another thread was faster
+            room = None
+        return _Room(count) if room is None or room.draws.count != count or room.is_taken else room
 
     def _batch(self, order: Order, positions: range) -> _Drawn:
         found = next((d for d in self._drawn if (d.epoch, d.positions) == (order.epoch, positions)), None)

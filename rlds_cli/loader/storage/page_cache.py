@@ -17,6 +17,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -30,6 +31,7 @@ THREADS = 2  # that give advice: for small rows the kernel's work takes as long 
 SAMPLE = 64  # pages checked to decide whether a gather is resident
 CALM = 16  # consecutive resident gathers that end the advice
 BLIND = 256  # gathers that end the advice where the system cannot say
+WATCHED = 8  # to ask the system about a gather of one batch takes a tenth of the gather
 _PAGE = mmap.PAGESIZE
 _LIBC = ctypes.CDLL(None)
 _WHO = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
@@ -190,7 +192,7 @@ class ReadAhead:
 
     def __init__(self) -> None:
         self.advising = True  # a first gather by page faults could read a window of MiB for each row
-        self._calm = self._blind = 0
+        self._calm = self._blind = self._unwatched = 0
         self._pool: ThreadPoolExecutor | None = None
         self._process = 0
 
@@ -223,10 +225,17 @@ class ReadAhead:
             for i in range(THREADS)
         ]
 
-    def gather(self, told: Advice = ()) -> _Gather:
-        """Surround a gather: wait until its advice is given, then note whether the gather waited for the disk."""
+    def gather(self, told: Advice = (), batches: int = WATCHED) -> AbstractContextManager[None]:
+        """Surround a gather: wait until its advice is given, then note whether the gather waited for the disk.
+
+        Gathers of few batches are watched once in `WATCHED` batches.
+        """
         if told and self._process == os.getpid():
             wait(told)
+        self._unwatched -= batches
+        if self.advising or self._unwatched > 0:
+            return _UNWATCHED
+        self._unwatched = WATCHED
         return _Gather(self)
 
     def note_wait(self) -> None:
@@ -238,6 +247,9 @@ class ReadAhead:
         if self._pool is None or self._process != os.getpid():  # threads do not survive a fork
             self._pool, self._process = ThreadPoolExecutor(THREADS, "rlds-advice"), os.getpid()
         return self._pool
+
+
+_UNWATCHED = nullcontext()
 
 
 @dataclass(slots=True)
