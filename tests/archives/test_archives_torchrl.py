@@ -18,6 +18,7 @@ from torchrl_dumps import DATA, rows, tensordict, unpack, walk, written
 
 import rlds_cli
 from rlds_cli import archives
+from rlds_cli.archives.torchrl import boundaries, lanes
 from rlds_cli.archives.torchrl import read as torchrl
 from rlds_cli.errors import ArchiveError, CorruptArchive, UnknownLayout, UnsafeArchive
 from rlds_cli.look import choose_files
@@ -159,8 +160,8 @@ def test_small_chunks_and_parts_give_the_same(tmp_path: Path, monkeypatch: pytes
     written(tmp_path / "a", walk([7, 30, 2, 1, 15] * 4))
     whole = rows(tmp_path / "a")
     monkeypatch.setattr(torchrl, "PART_ROWS", 20)
-    monkeypatch.setattr(torchrl.lanes, "CHUNK_BYTES", 64)
-    monkeypatch.setattr(torchrl.boundaries, "block_steps", lambda lanes, names: 3)
+    monkeypatch.setattr(lanes, "CHUNK_BYTES", 64)
+    monkeypatch.setattr(boundaries, "block_steps", lambda lanes, names: 3)
     pieces = rows(tmp_path / "a")
     assert len(pieces.plan.parts) > 4
     for name in whole.schema:

@@ -17,7 +17,7 @@ import pytest
 import rlds_cli
 from rlds_cli import preprocess, registry
 from rlds_cli.base.files.packaged import registry_directory
-from rlds_cli.dataset import Dataset, environments
+from rlds_cli.dataset import Dataset, environments, reference_scores
 from rlds_cli.dataset.environments import Recipe
 from rlds_cli.errors import MissingPackage, NoEnvironment, RldsError
 from rlds_cli.interop import minari
@@ -314,9 +314,9 @@ def test_a_version_that_gymnasium_lost(any_manifest: Manifest) -> None:
 def test_scores_are_the_archives_or_the_registrys(any_manifest: Manifest) -> None:
     known = registry.get("d4rl/hopper-medium-v2")
     expected = (known.ref_min_score, known.ref_max_score)
-    assert environments.reference_scores(replace(any_manifest, id="d4rl/hopper-medium-v2@norm")) == expected
+    assert reference_scores(replace(any_manifest, id="d4rl/hopper-medium-v2@norm")) == expected
     own = replace(any_manifest, facts={"ref_min_score": 1, "ref_max_score": 3})
-    assert environments.reference_scores(own) == (1.0, 3.0)
+    assert reference_scores(own) == (1.0, 3.0)
     with pytest.raises(RldsError, match="No reference scores are known for local/press"):
         press().normalized_score(1.0)
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlds_cli.base.array_types import Array
-from rlds_cli.loader.storage.page_cache import BLIND, CALM, PlannedRead, RandomMap, ReadAhead
+from rlds_cli.loader.storage.page_cache import BLIND, CALM, WATCHED, PlannedRead, RandomMap, ReadAhead
 
 PAGE = mmap.PAGESIZE
 ROWS, ROW_BYTES = 4000, 1000
@@ -175,6 +175,21 @@ def test_until_all_is_in_memory_and_again_from_a_gather_that_waits(file: Path) -
         assert watch.advising
     watch.advise([PlannedRead(mapped, after)])
     assert not watch.advising
+
+
+@cached
+def test_small_gathers_that_wait_are_noticed_after_a_few(file: Path) -> None:
+    rows_of(file)
+    watch, rows = ReadAhead(), np.arange(0, ROWS, 40)
+    watch.advising = False
+    with watch.gather(batches=1):
+        gather(RandomMap(file, ROW_BYTES, ROWS), rows)
+    assert not watch.advising
+    for _ in range(WATCHED):
+        mapped = cold(file)
+        with watch.gather(batches=1):
+            gather(mapped, rows)
+    assert watch.advising
 
 
 @cached
