@@ -131,7 +131,7 @@ class _Drawn:
     weight: Any
 
 
-class _Room:
+class _DrawMemory:
     """Memory of the windows of a batch: used again for the next one when nobody has the last windows any more."""
 
     def __init__(self, count: int) -> None:
@@ -173,7 +173,7 @@ class PrioritizedDraw(StatefulDraw):
         self._begun = False  # something was drawn, or a state was loaded
         self._sampler, self._pool, total = sampler, pool, pool.prefix.total
         self._drawn: deque[_Drawn] = deque(maxlen=2 * sampler.lag + 1)  # some given out, some not yet asked for
-        self._rooms: deque[_Room] = deque(maxlen=2)  # the loader has a batch while the next one is drawn
+        self._memories: deque[_DrawMemory] = deque(maxlen=2)  # the loader has a batch while the next one is drawn
         self._places = Places() if pool.live else None
         made = partial(Priorities, alpha=sampler.alpha, beta=sampler.beta, eps=sampler.eps)
         self.priorities = made(total) if self._places is None else made(0, room=2 * total)
@@ -207,19 +207,19 @@ class PrioritizedDraw(StatefulDraw):
     def _at_once(self, order: Order, positions: SampleNumbers) -> SampledWindows:
         """Draw and find windows in one call, where all of them stay."""
         self._begun = True
-        room = self._room(len(positions))
-        self.priorities.draw(order, positions, self._pool.prefix.table, room.draws)
-        windows = room.windows(order, positions)
-        self._rooms.append(room)
+        memory = self._memory(len(positions))
+        self.priorities.draw(order, positions, self._pool.prefix.table, memory.draws)
+        windows = memory.windows(order, positions)
+        self._memories.append(memory)
         return windows
 
-    def _room(self, count: int) -> _Room:
+    def _memory(self, count: int) -> _DrawMemory:
         """Return memory that no other draw has, until it is put back."""
         try:
-            room = self._rooms.popleft() if len(self._rooms) == self._rooms.maxlen else None
+            memory = self._memories.popleft() if len(self._memories) == self._memories.maxlen else None
         except IndexError:  # another thread was faster
-            room = None
-        return _Room(count) if room is None or room.draws.count != count or room.is_taken else room
+            memory = None
+        return _DrawMemory(count) if memory is None or memory.draws.count != count or memory.is_taken else memory
 
     def _batch(self, order: Order, positions: range) -> _Drawn:
         found = next((d for d in self._drawn if (d.epoch, d.positions) == (order.epoch, positions)), None)
