@@ -37,7 +37,7 @@ class Results:
             "when": datetime.now(UTC).isoformat(timespec="seconds"),
             "python": platform.python_version(),
             "cores": os.cpu_count(),
-            "machine": f"{os.cpu_count()} cores, {_memory_gib():.0f} GiB, {platform.system()}",
+            "machine": f"{os.cpu_count()} cores ({_processor()}), {_memory_gib():.0f} GiB, {platform.system()}",
         }
         (RESULTS / f"{self.name}.json").write_text(json.dumps(about | asdict(self), indent=1) + "\n")
 
@@ -57,6 +57,14 @@ def run_parts(name: str, parts: Mapping[str, Callable[[Results], None]], named: 
         parts[part](results)
         kept[part] = [{**row, "part": part} for row in results.rows]
         Results(name, [row for p in parts for row in kept.get(p, ())]).write()
+
+
+def _processor() -> str:
+    """Return the processor's name, as far as the system tells."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
 
 
 def _memory_gib() -> float:
