@@ -61,6 +61,8 @@ def test_batches_of_a_run_are_contiguous_and_share_no_memory(home, packed, windo
     arrays = [x for batch in batches for _, x in batch.leaves()]
     assert all(x.flags.c_contiguous and x.flags.writeable for x in arrays)
     assert not any(np.shares_memory(x, y) for i, x in enumerate(arrays) for y in arrays[:i])
+    owners = [{id(x if x.base is None else x.base) for _, x in batch.leaves()} for batch in batches]
+    assert sum(map(len, owners)) == len(set().union(*owners)), "a batch that is kept keeps the memory of another"
 
 
 @pytest.mark.thorough
