@@ -1,4 +1,4 @@
-"""What repeats: a sequence with one value, and rows that are worked out once."""
+"""What repeats: a sequence with one value, distinct numbers, and rows that are worked out once."""
 
 from __future__ import annotations
 
@@ -39,6 +39,14 @@ class Repeated(Sequence[T]):
         return isinstance(other, Sequence) and len(other) == self._count and all(v == self.value for v in other)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def distinct(numbers: IntArray) -> IntArray:
+    """Return the distinct ones of some integers [n], ascending: `numpy.unique`, which imports numpy.ma, in 10 ms."""
+    found = np.sort(numbers)
+    new = np.ones(len(found), bool)
+    np.not_equal(found[1:], found[:-1], out=new[1:])
+    return found[new]
 
 
 def copy_repeated(out: Sequence[Array] | Array, place: IntArray, which: IntArray) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_cli.base.array_types import IntArray
+from rlds_cli.base.repeated import distinct
 from rlds_cli.loader import kernel
 from rlds_cli.loader.kernel import SampleNumbers
 
@@ -80,7 +81,7 @@ class Order:
         odd = int(self.below(EPISODE, range(1), whole + 1)[0]) if n % block else whole
         slots, places = _Slots(n, block, odd), _numbers(positions).copy()
         group = slots.locate(places)[0] // live
-        for g in np.unique(group).tolist():
+        for g in distinct(group).tolist():
             start, stop = slots.start(g * live), slots.start((g + 1) * live)
             here = group == g
             places[here] = start + self.shuffled(places[here] - start, stop - start, 1 + g)

@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from rlds_cli.base.array_types import Array, IntArray
+from rlds_cli.base.repeated import distinct
 
 _FAR = 1 << 62
 
@@ -163,7 +164,7 @@ class BytePlace:
 def _union(first: IntArray, last: IntArray) -> IntArray:
     """Return the numbers of all blocks in ranges, distinct and ascending."""
     if (first == last).all():
-        return np.unique(first)
+        return distinct(first)
     low = int(first.min())
     marks = np.zeros(int(last.max()) - low + 2, np.int64)
     np.add.at(marks, first - low, 1)

@@ -20,6 +20,7 @@ import numpy as np
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
 from rlds_cli.base.media import image_header
 from rlds_cli.base.media.image_header import MAX_PIXELS, Codec
+from rlds_cli.base.repeated import distinct
 from rlds_cli.errors import DamagedDataset, FrameError, InvalidArgument
 from rlds_cli.ted import EncodedFrames, Field
 
@@ -68,7 +69,7 @@ def decode_frames(
     starts, ends = spans
     there = np.flatnonzero(ends != starts)
     if absent is not None and len(there) < len(rows):
-        absent(f, np.unique(rows[ends == starts]))
+        absent(f, distinct(rows[ends == starts]))
     _, place, which = np.unique(starts[there], return_index=True, return_inverse=True)
     place = there[place]
     source = place[which.reshape(-1)]  # the row that each one shares its image with

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from rlds_cli.base.array_types import IntArray
+from rlds_cli.base.repeated import distinct
 from rlds_cli.store import snapshots
 from rlds_cli.store.opening import Store
 from rlds_cli.store.snapshots import LocalFile
@@ -53,7 +54,7 @@ def _tables(store: Store) -> Iterator[LocalFile]:
         if c.part == "films":
             index, videos = store.rows(c.field), store.videos(c.field)
             rows = (index[a : a + n + 1, 0] for a, n in zip(start.tolist(), length.tolist(), strict=True))
-            used = {n for numbers in rows for n in np.unique(numbers).tolist() if n >= 0}
+            used = {n for numbers in rows for n in distinct(numbers).tolist() if n >= 0}
             paths = {table_path(c.directory.parent, bytes(videos.files[n])): n for n in used}
             for path, number in sorted(paths.items()):
                 data = videos.table(number)

@@ -35,6 +35,7 @@ from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.disk import is_full
 from rlds_cli.base.media import video_files
 from rlds_cli.base.media.mp4 import Extent, Track
+from rlds_cli.base.repeated import distinct
 from rlds_cli.errors import DamagedDataset, NoSpace
 from rlds_cli.store import digests, layouts
 from rlds_cli.store.blocks import Hold
@@ -158,8 +159,8 @@ class Videos:
     def ranges(self, index: Array) -> tuple[IntArray, IntArray]:
         """Return the ranges of bytes of all videos, end to end, that decoding the frames of an index [n, 2] takes."""
         index = index[(index >= 0).all(1)].astype(np.int64)
-        distinct = np.unique(index[:, 0] << 32 | index[:, 1])  # both are of 32 bits
-        numbers, frames = distinct >> 32, distinct & 0xFFFFFFFF
+        both = distinct(index[:, 0] << 32 | index[:, 1])  # both are of 32 bits
+        numbers, frames = both >> 32, both & 0xFFFFFFFF
         cuts = np.flatnonzero(np.diff(numbers, prepend=-1, append=-1)).tolist() if len(numbers) else []
         found = [np.zeros((2, 0), np.int64)]
         for a, b in pairwise(cuts):
@@ -227,7 +228,7 @@ class Videos:
     def sizes(self, index: Array) -> IntArray:
         """Return the encoded size in bytes of each frame of an index [n, 2]; 0 for rows without a frame."""
         out = np.zeros(len(index), np.int64)
-        for number in np.unique(index[:, 0]).tolist():
+        for number in distinct(index[:, 0]).tolist():
             if number >= 0:
                 at, track = index[:, 0] == number, self.video(number).track
                 frames = index[at, 1]

@@ -18,7 +18,7 @@ import numpy as np
 
 from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.media.mp4 import Track
-from rlds_cli.base.repeated import copy_repeated
+from rlds_cli.base.repeated import copy_repeated, distinct
 from rlds_cli.base.text import size_of
 from rlds_cli.dataset import Resize
 from rlds_cli.errors import FrameError, NoPermission
@@ -90,12 +90,12 @@ class CachedFrames(Decoding):
         return self._busy[hash((number, group)) % _LOCKS]
 
     def _gather(self, rows: IntArray) -> Array:
-        distinct, place, which = np.unique(rows, return_index=True, return_inverse=True)
+        once, place, which = np.unique(rows, return_index=True, return_inverse=True)
         out: Array = np.zeros((rows.size, *self.shape), np.uint8)
         if self._field.codec == VIDEO:
-            self._read_videos(distinct, out, place)
+            self._read_videos(once, out, place)
         else:
-            self._read_images(distinct, out, place)
+            self._read_images(once, out, place)
         copy_repeated(out, place, which)
         return out.reshape(*rows.shape, *self.shape)
 
@@ -123,7 +123,7 @@ class CachedFrames(Decoding):
         if number.max(initial=-1) >= len(self._videos):
             self._store.videos(self.name).video(int(number.max()))  # raises DamagedDataset
         missing = self._read(self._videos.of(number, frame), out, place)
-        for n in np.unique(number[missing]).tolist():
+        for n in distinct(number[missing]).tolist():
             of = missing[number[missing] == n]
             self._read_video(n, frame[of], out, place[of])
 
@@ -133,7 +133,7 @@ class CachedFrames(Decoding):
         track = videos.video(number).track
         if not 0 <= wanted.min() <= wanted.max() < len(track.groups):
             videos.gather(self._field, np.stack([np.full(len(wanted), number), wanted], 1))  # raises DamagedDataset
-        for g in np.unique(track.groups[wanted]).tolist():
+        for g in distinct(track.groups[wanted]).tolist():
             of = np.flatnonzero(track.groups[wanted] == g)
             with self._claim(number, g):
                 missing = self._read(self._videos.of(np.full(len(of), number), wanted[of]), out, place[of])
@@ -156,7 +156,7 @@ class CachedFrames(Decoding):
 
     def _decode(self, number: int, frames: IntArray, wanted: IntArray, out: Array, place: IntArray) -> None:
         """Decode and cache ``frames`` of a video; write those ``wanted`` to ``out[place]``."""
-        for part in _parts(np.unique(frames)):
+        for part in _parts(distinct(frames)):
             index = np.stack([np.full(len(part), number), part], 1)
             made = self._resized(self._store.videos(self.name).gather(self._field, index))
             here = np.flatnonzero(np.isin(wanted, part))

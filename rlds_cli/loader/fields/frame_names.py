@@ -18,6 +18,7 @@ import threading
 import numpy as np
 
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
+from rlds_cli.base.repeated import distinct
 from rlds_cli.store import Store
 
 _STRIDE = np.array([0x9E3779B97F4A7C15, 0], np.uint64)  # the names of two neighbouring frames of a video differ by it
@@ -61,7 +62,7 @@ class VideoNames:
 
     def of(self, number: IntArray, frame: IntArray) -> Array:
         """Return the names of frames [n] in videos by number [n], uint64 [n, 2]."""
-        for n in np.unique(number[~self._named[number]]).tolist():
+        for n in distinct(number[~self._named[number]]).tolist():
             beside = b"" if self._store.address else self._videos.stored_track(n)
             of = hashlib.sha256(self._digests[n].tobytes() + beside).digest()
             self._names[n], self._named[n] = np.frombuffer(of[:16], "<u8"), True

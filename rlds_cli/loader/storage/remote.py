@@ -31,6 +31,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from rlds_cli.base.array_types import Array, IntArray
+from rlds_cli.base.repeated import distinct
 from rlds_cli.loader.kernel import BlockRange, Bound, Plan, Touches, address
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class PlacedArray:
         if len(self.place.files) == 1:
             return [(int(self.place.files[0]), found)]
         which, within = np.divmod(found, -(-self.place.file_bytes // block))
-        return [(int(self.place.files[k]), within[which == k]) for k in np.unique(which).tolist()]
+        return [(int(self.place.files[k]), within[which == k]) for k in distinct(which).tolist()]
 
 
 def placed_arrays(dataset: Dataset) -> list[PlacedArray]:
@@ -386,7 +387,7 @@ class RemoteReads:
             yield self._wanted(bound, n, before=False)
         if rows is not None:
             found = zip(self._encoded, rows.read(0, n), strict=True)
-            yield [part for (encoded, shift), numbers in found for part in encoded.wanted(np.unique(numbers + shift))]
+            yield [part for (encoded, shift), numbers in found for part in encoded.wanted(distinct(numbers + shift))]
 
     @contextmanager
     def held(self, array: Array, rows: IntArray) -> Iterator[None]:

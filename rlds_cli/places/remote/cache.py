@@ -23,6 +23,7 @@ from typing import Self
 import numpy as np
 
 from rlds_cli.base.array_types import Array, IntArray
+from rlds_cli.base.repeated import distinct
 from rlds_cli.errors import DownloadFailed, RldsError
 from rlds_cli.places.remote.fetching import BlockFetcher, Check, Source, Take, TransferStats
 from rlds_cli.places.remote.filling import Filler, Filling
@@ -251,7 +252,7 @@ class BlockFiles:
             if len(part) and not first[file] <= part.min() <= part.max() < first[file] + self.files[file].blocks:
                 raise IndexError(f"{self.files[file].path} has {self.files[file].blocks:,} blocks")
         every = np.concatenate(parts) if parts else np.zeros(0, np.int64)
-        return every if (every[1:] > every[:-1]).all() else np.unique(every)
+        return every if (every[1:] > every[:-1]).all() else distinct(every)
 
     def _around(self, missing: IntArray, scattered: Collection[int]) -> IntArray:
         """Return the blocks to fetch for some that are missing.

@@ -50,6 +50,7 @@ from rlds_cli.base.files import disk
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.files.locks import flock
+from rlds_cli.base.repeated import distinct
 from rlds_cli.errors import DamagedDataset, NoSpace, RldsError
 from rlds_cli.places.remote import leases
 from rlds_cli.places.remote.blocks import BLOCK as BLOCK
@@ -474,7 +475,7 @@ def _evict(maps: Sequence[BlockMap], size: int) -> int:
 
 def _punch(of: BlockMap, blocks: IntArray) -> None:
     """Give the disk back that blocks take."""
-    for file in np.unique(np.searchsorted(of.first, blocks, "right") - 1).tolist():
+    for file in distinct(np.searchsorted(of.first, blocks, "right") - 1).tolist():
         numbers = blocks[(blocks >= of.first[file]) & (blocks < of.first[file + 1])] - of.first[file]
         runs = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
         descriptor = of.open_rows(file)

@@ -18,6 +18,7 @@ import numpy as np
 
 from rlds_cli.base.array_types import BoolArray, IntArray
 from rlds_cli.base.files import sha256
+from rlds_cli.base.repeated import distinct
 from rlds_cli.errors import DamagedDataset, WrongFingerprint, WrongHash
 from rlds_cli.places.remote.cache import BlockFiles
 from rlds_cli.places.remote.fetching import Source, Take
@@ -177,7 +178,7 @@ class Proof:
             own = np.asarray(store.table.row_digests(name))
             if (hashing.episodes(own, start, count) != known).any():
                 raise WrongHash(f"The digests of rows of {name} at {store.address} are not right.", hint=_HINT)
-            places = np.unique(every)  # one may be the last of an episode and the first of the next
+            places = distinct(every)  # one may be the last of an episode and the first of the next
             if f.kind == "frames":
                 begin, end = store.frames(name).spans(places)
                 other = (np.diff(begin) != 0) | (np.diff(end) != 0) | (begin[1:] == end[1:])

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from rlds_cli.base.array_types import Array, IntArray
+from rlds_cli.base.repeated import distinct
 from rlds_cli.base.text import plural
 from rlds_cli.errors import InvalidArgument
 from rlds_cli.store.commits import Commit
@@ -110,7 +111,7 @@ class ChangedByLog(Table):
         facts = {name: step["args"][name] for name in step.get("facts", ())}
         if not (dropped is not None or columns or facts):
             return True
-        gone = np.zeros(0, np.int64) if dropped is None else np.unique(dropped)
+        gone = np.zeros(0, np.int64) if dropped is None else distinct(dropped)
         chosen = np.setdiff1d(index, gone)
         if len({*self.edits.names, *columns}) > edits.MOST_COLUMNS:
             raise InvalidArgument(f"{self.manifest.id}: at most {edits.MOST_COLUMNS:,} columns can be labelled.")

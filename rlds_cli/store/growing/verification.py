@@ -15,6 +15,7 @@ from rlds_cli.base.array_types import Array, IntArray
 from rlds_cli.base.files import arrays
 from rlds_cli.base.files import json as documents
 from rlds_cli.base.progress import Event, Progress, shown
+from rlds_cli.base.repeated import distinct
 from rlds_cli.errors import DamagedDataset, RldsError
 from rlds_cli.store import commits, digests, files, layouts
 from rlds_cli.store.growing import edits, logs, segments
@@ -117,7 +118,7 @@ def _logs(table: LoggedTable) -> Iterator[Problem]:
         left = logs.read_departed(path, g.departed)
         if len(left) and not 0 <= left.min() <= left.max() < g.episodes:
             yield Problem(logs.DEPARTED, "names an episode that is not there")
-        elif len(np.unique(left)) != len(left):
+        elif len(distinct(left)) != len(left):
             yield Problem(logs.DEPARTED, "names an episode twice")
         records = logs.read_episodes(path, g.first_episode, g.episodes, len(table.encoded))
         logs.check_episodes(records, (g.first_row, 0), g.rows, len(table.sources), path)
