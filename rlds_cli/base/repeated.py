@@ -42,8 +42,8 @@ class Repeated(Sequence[T]):
 
 
 def distinct(numbers: IntArray) -> IntArray:
-    """Return the distinct ones of some integers [n], ascending: `numpy.unique`, which imports numpy.ma, in 10 ms."""
-    found = np.sort(numbers)
+    """Return the distinct ones of some integers [...], ascending: `numpy.unique`, which imports numpy.ma, in 10 ms."""
+    found = np.sort(numbers, axis=None)
     new = np.ones(len(found), bool)
     np.not_equal(found[1:], found[:-1], out=new[1:])
     return found[new]

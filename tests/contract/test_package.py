@@ -175,6 +175,14 @@ def test_an_import_of_files_imports_nothing_of_values_and_videos() -> None:
     assert of_kinds(modules_after("import rlds_cli.make.importing"), f"{ELSEWHERE} {others}") == []
 
 
+def test_a_first_batch_imports_no_masked_arrays() -> None:
+    """They take 10 ms, and `numpy.unique` imports them."""
+    rlds_cli.create("local/press", [{"observation": np.zeros((3, 2)), "action": np.zeros((2, 1))}] * 3)
+    code = """from rlds_cli.loader import Loader, Shuffled
+next(iter(Loader("local/press", 2, sampler=Shuffled(block=2, live=2), backend="numpy")))"""
+    assert "numpy.ma" not in modules_after(code)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("module", ["dataset", "preprocess", "loader", "make.convert.create", "look.report"])
 def test_torch_is_imported_where_tensors_are(module: str) -> None:
