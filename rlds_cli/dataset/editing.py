@@ -22,6 +22,7 @@ from rlds_cli.base.files import disk, trees
 from rlds_cli.base.files import safe as safe_files
 from rlds_cli.base.ids import DatasetId
 from rlds_cli.base.progress import shown
+from rlds_cli.base.repeated import distinct
 from rlds_cli.base.settings import StrPath
 from rlds_cli.base.text import is_below, plural
 from rlds_cli.dataset import retelling, trimming
@@ -65,7 +66,7 @@ class Target:
 def save(ds: OpenDataset, how: Mapping[str, Any], to: Target) -> Path:
     """Make ``ID@NAME`` of the episodes of a selection; see `Dataset.save`."""
     index = ds.episodes.index
-    if len(np.unique(index)) < len(index):
+    if len(distinct(index)) < len(index):
         raise InvalidArgument(f"An episode of {ds.id} is selected twice: a dataset has each episode once.")
     with source_of(ds, to) as ds:
         return _derive(ds, Change(ds.episodes.index, trimming.WHOLE), step_of(ds, _SELECT, _selection(ds, how)), to)
@@ -409,7 +410,7 @@ def _selection(ds: OpenDataset, how: Mapping[str, Any]) -> dict[str, Any]:
     ranges = _ranges(ds.episodes.index)
     if ("episodes" in how or not named) and len(ranges) <= _LONGEST:
         named["episodes"] = ranges
-    return {**named, "selected": len(np.unique(ds.episodes.index))}
+    return {**named, "selected": len(distinct(ds.episodes.index))}
 
 
 def _ranges(index: IntArray) -> str:

@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from rlds_cli.base.array_types import Array, BoolArray, IntArray
+from rlds_cli.base.repeated import distinct
 from rlds_cli.dataset.rows import Rows
 from rlds_cli.store import Store
 from rlds_cli.ted import TASK, TASK_AT, Subtasks
@@ -74,7 +75,7 @@ class Tasks:
         rows = np.asarray(rows, np.int64)
         at = self._episodes_at(rows)
         if name == Subtasks.FIELD:
-            found = self.subtasks(np.unique(at[at >= 0])).at(rows)
+            found = self.subtasks(distinct(at[at >= 0])).at(rows)
             found[at < 0] = None
             return found
         texts = np.array([*self.store.own_column(TASK).scalars(), None], object)
