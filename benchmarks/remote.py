@@ -550,6 +550,7 @@ def main() -> None:
     parser.add_argument("--before", metavar="CHECKOUT", help="a directory or a commit")
     given = parser.parse_args()
     sides = [Side("before", earlier(given.before), "before"), NOW] if given.before else [NOW]
+    shutil.rmtree(FAR, ignore_errors=True)  # homes that an interrupted run left are not cold
     with served(SERVED, LATENCY) as url:
         run_parts("remote", {name: partial(p, url=url, sides=sides) for name, p in PARTS.items()}, given.parts)
 

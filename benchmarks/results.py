@@ -14,6 +14,7 @@ from pathlib import Path
 RESULTS = Path(os.environ.get("BENCH_RESULTS", "bench-results"))
 DATA = Path(os.environ.get("BENCH_DATA", ".bench-data"))
 LOAD = os.getloadavg()[0]  # before anything is run: other work on the machine
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each process that is measured compiles what it imports
 
 
 @dataclass

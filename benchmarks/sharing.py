@@ -86,7 +86,6 @@ def measured(*arguments: str, python: str = sys.executable, env: Mapping[str, st
     shutil.rmtree(OUT, ignore_errors=True)
     OUT.mkdir(parents=True)
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **(env or {})}
-    environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each process compiles what it imports
     start = time.perf_counter()
     process = subprocess.Popen([python, __file__, *arguments], stdout=subprocess.DEVNULL, env=environ)
     _, status, used = os.wait4(process.pid, 0)
