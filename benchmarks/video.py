@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from results import Results
 
 import rlds_cli
+from rlds_cli.base.threads import priorities_kept
 from rlds_cli.dataset import Dataset
 from rlds_cli.loader import Loader, Resize, Sequential, Shuffled, Slice, Transition
 
@@ -73,6 +74,8 @@ def encode(file: Path, pictures: Iterable[np.ndarray], codec: str, options: dict
         for k, picture in enumerate(pictures):
             if k == 0:
                 stream.height, stream.width = picture.shape[:2]
+                with priorities_kept():
+                    container.start_encoding()
             container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
         container.mux(stream.encode())
 

@@ -20,6 +20,7 @@ from PIL import Image
 
 from rlds_cli import open_dataset, verify
 from rlds_cli.base.progress import Event
+from rlds_cli.base.threads import priorities_kept
 from rlds_cli.errors import ArchiveError, CorruptArchive, NameTaken, UnknownLayout, UnsafeArchive
 from rlds_cli.keep.repair import repair
 from rlds_cli.loader import Loader
@@ -287,6 +288,8 @@ def film(path: Path, count: int, fps: int = 10, codec: str = "libx264", **option
     with av.open(str(path), "w", options=of_file) as container:
         stream = container.add_stream(codec, rate=fps, options=options)
         stream.height, stream.width, stream.pix_fmt = 32, 48, "yuvj420p" if codec == "mjpeg" else "yuv420p"
+        with priorities_kept():
+            container.start_encoding()
         for k, frame in enumerate(codes):
             made = av.VideoFrame.from_ndarray(frame, format="rgb24")
             made.pts, made.time_base = k, Fraction(1, fps)

@@ -2,6 +2,7 @@
 
 import ctypes
 import io
+import os
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ import av
 import numpy as np
 import pytest
 
+from rlds_cli.base.threads import priorities_kept
 from rlds_cli.preprocess.builtin.video_encoding import encode_video
 
 PLAIN = {
@@ -53,6 +55,8 @@ def encoded_plainly(frames: np.ndarray, codec: str, gop: int) -> bytes:
         stream = container.add_stream(encoder, rate=30, options={"g": str(gop), **options})
         stream.codec_context.thread_count = 1
         stream.height, stream.width, stream.pix_fmt = *frames.shape[1:3], "yuv420p"
+        with priorities_kept():
+            container.start_encoding()
         for frame in frames:
             container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
         container.mux(stream.encode())
@@ -74,6 +78,21 @@ def test_a_video_depends_on_neither_processor_nor_threads(codec, gop, size, monk
     (made,) = encode_video(frames, codec, gop=gop).made.values()
     with plain_code():
         assert made == encoded_plainly(frames, codec, gop)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getscheduler"), reason="no priorities of real time here")
+@pytest.mark.parametrize("codec", PLAIN)
+def test_encoding_leaves_priorities_alone(codec):
+    """As root, libsvtav1 gives the highest one of real time to the thread that calls it, and to its own."""
+    code = f"""
+import os
+import numpy as np
+from rlds_cli.preprocess import encode_video
+before = os.sched_getscheduler(0)
+encode_video(np.arange(5 * 64 * 64, dtype=np.uint8).reshape(5, 64, 64), {codec!r})
+assert {{os.sched_getscheduler(int(task)) for task in os.listdir("/proc/self/task")}} == {{before}}
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_small_frames_of_hevc_leave_memory_alone():

@@ -15,6 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from rlds_cli.base.threads import priorities_kept
+
 FPS = 10
 H, W = 48, 64
 
@@ -130,6 +132,8 @@ def encode(path: Path, frames: np.ndarray, codec: str, options: dict[str, str]) 
         stream = container.add_stream(codec, rate=FPS, options=options)
         stream.codec_context.thread_count = 1  # several threads do not always write the same bytes
         stream.height, stream.width, stream.pix_fmt = frames.shape[1], frames.shape[2], "yuv420p"
+        with priorities_kept():
+            container.start_encoding()
         for frame in frames:
             container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
         container.mux(stream.encode())
@@ -144,6 +148,8 @@ def encode_depth(path: Path, codes: np.ndarray, codec: str, pixels: str) -> None
         stream = container.add_stream(codec, rate=FPS, options=lossless)
         stream.codec_context.thread_count = 1
         stream.height, stream.width, stream.pix_fmt = codes.shape[1], codes.shape[2], pixels
+        with priorities_kept():
+            container.start_encoding()
         for k, values in enumerate(codes):
             frame = av.VideoFrame(codes.shape[2], codes.shape[1], pixels)
             frame.pts, frame.time_base = k, Fraction(1, FPS)

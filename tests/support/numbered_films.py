@@ -11,6 +11,8 @@ import av
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from rlds_cli.base.threads import priorities_kept
+
 BITS = 12
 # What a canvas shows, read in JavaScript: white stripes at its lower edge are bits.
 READ = """((canvas) => {
@@ -77,6 +79,8 @@ def write(
         stream.codec_context.thread_count = 1
         if times is not None:
             stream.time_base = stream.codec_context.time_base = Fraction(1, 1000)
+        with priorities_kept():
+            container.start_encoding()
         for k, shown in enumerate(frames):
             image = av.VideoFrame.from_image(shown)
             image.pts, image.time_base = (k, Fraction(1, rate)) if times is None else (times[k], Fraction(1, 1000))

@@ -14,6 +14,8 @@ import av
 import numpy as np
 from PIL import Image
 
+from rlds_cli.base.threads import priorities_kept
+
 BITS, SIDE = 10, 16
 HEIGHT, WIDTH = 2 * SIDE, BITS * SIDE
 CODECS = {  # of PyAV, with options that tests want
@@ -68,6 +70,8 @@ def film(
         stream.codec_context.thread_count = 1
         stream.codec_context.time_base = Fraction(1, 100 * fps)
         stream.height, stream.width, stream.pix_fmt = HEIGHT, WIDTH, pixels
+        with priorities_kept():
+            container.start_encoding()
         for k, frame in enumerate(pictures(numbers)):
             made = av.VideoFrame.from_ndarray(frame, format="rgb24")
             made.pts, made.time_base = times[k] if times is not None else 100 * k, Fraction(1, 100 * fps)

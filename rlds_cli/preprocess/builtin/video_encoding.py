@@ -14,6 +14,7 @@ import numpy as np
 
 from rlds_cli.base.array_types import Array
 from rlds_cli.base.media.video_files import one_thread
+from rlds_cli.base.threads import priorities_kept
 from rlds_cli.errors import InvalidArgument, MissingPackage
 from rlds_cli.ted import VideoFrames
 
@@ -130,6 +131,8 @@ def _encoded(frames: Array, encoder: str, options: dict[str, str], rate: Fractio
         stream: Any = container.add_stream(encoder, rate=rate, options=options)
         stream.codec_context.thread_count = 1  # episodes are encoded side by side
         stream.height, stream.width, stream.pix_fmt = *frames.shape[1:3], "yuv420p"
+        with priorities_kept():
+            container.start_encoding()
         grey = frames.shape[3] == 1
         for frame in frames[..., 0] if grey else frames:
             pixels = av.VideoFrame.from_ndarray(frame, format="gray" if grey else "rgb24")
