@@ -73,7 +73,8 @@ WORKERS = $$($(BIN)/python -c 'import os; print(os.cpu_count() + 1)')
 COMPILED = $(BIN)/python -m compileall -q rlds_cli tests
 
 QUICK = not slow and not thorough
-RUN = $(BIN)/python -m pytest -n $(WORKERS)
+# A process that a test has ended is not started again: it would begin with that test.
+RUN = $(BIN)/python -m pytest -n $(WORKERS) --max-worker-restart 0
 
 # Each worker would rewrite the assertions of all modules, which takes a tenth of the time; those that fail run again.
 test: $(READY)

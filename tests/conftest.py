@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from pathlib import Path
 
+import chromium
 import h5py
 import made_once
 import numpy as np
@@ -166,11 +167,29 @@ def as_in_a_new_process(tmp_path: Path) -> Iterator[None]:
     """No test finds the ``--json`` or ``--quiet`` of a command of an earlier one, nor modules that it wrote itself."""
     if "rlds_cli.cli.out" in sys.modules:
         sys.modules["rlds_cli.cli.out"].configure()
-    before = set(sys.modules)
+    before, scheduled = set(sys.modules), os.sched_getscheduler(0) if hasattr(os, "sched_getscheduler") else None
     yield
+    if scheduled is not None:  # libsvtav1 changes it: browsers with priority of real time stop a machine
+        assert os.sched_getscheduler(0) == scheduled, "this thread has another priority than before the test"
     for name in sys.modules.keys() - before:
         if str(getattr(sys.modules[name], "__dict__", {}).get("__file__")).startswith(str(tmp_path)):
             del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def browser_of_module() -> Iterator[chromium.Browser]:
+    """One browser for all tests of a module, which skip where there is none; each has tabs of its own in `browser`."""
+    path = chromium.find()
+    assert path is not None
+    with chromium.Browser(path) as started:
+        yield started
+
+
+@pytest.fixture
+def browser(browser_of_module: chromium.Browser) -> Iterator[chromium.Browser]:
+    """A browser whose tabs are closed after the test."""
+    with browser_of_module.tabs() as found:
+        yield found
 
 
 def wait_for(done: Callable[[], bool], seconds: float = 60.0) -> bool:

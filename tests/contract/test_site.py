@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import chromium
@@ -66,16 +65,9 @@ QUERIES = (
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[chromium.Browser]:
-    assert BROWSER is not None
-    with chromium.Browser(BROWSER) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def home(browser: chromium.Browser) -> chromium.Page:
+def home(browser_of_module: chromium.Browser) -> chromium.Page:
     """The first page, with its search."""
-    page = browser.open(SITE / "index.html")
+    page = browser_of_module.open(SITE / "index.html")
     page.run("document.querySelector('.md-search__input').focus()")
     return page
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import chromium
@@ -32,13 +31,6 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name, ds in made.items():
             write_page(ds, folder / f"{name}.html")
     return folder
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[chromium.Browser]:
-    assert BROWSER is not None
-    with chromium.Browser(BROWSER) as started:
-        yield started
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,7 @@ class Browser:
         for fd in (read, write, *theirs):
             os.close(fd)
         self._to, self._from, self._buffer, self._sent = to_browser, from_browser, b"", 0
+        self._tabs: dict[str, str] = {}  # their targets and sessions
         self.events: list[dict[str, Any]] = []
 
     def __enter__(self) -> Browser:
@@ -75,6 +78,7 @@ class Browser:
         """Open an address in a tab of its own, and wait until it is loaded."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._tabs[target] = session
         page = Page(self, session)
         for domain in ("Page", "Runtime", "Log", "Network"):
             page.call(f"{domain}.enable")
@@ -82,6 +86,18 @@ class Browser:
         page.media(dark=dark)
         page.go(url)
         return page
+
+    @contextmanager
+    def tabs(self) -> Iterator[Browser]:
+        """Close the tabs that are opened inside: their pages would go on to ask for what has changed."""
+        before, self._tabs = self._tabs, {}
+        try:
+            yield self
+        finally:
+            closed, self._tabs = self._tabs, before
+            for target in closed:
+                self.call("Target.closeTarget", targetId=target)
+            self.events[:] = [e for e in self.events if e.get("sessionId") not in closed.values()]
 
     def call(self, method: str, session: str | None = None, **parameters: Any) -> Any:
         """Ask for something, and wait for the answer; what happens meanwhile is kept in ``events``."""
@@ -103,20 +119,30 @@ class Browser:
     def wait(self, happened: Any) -> None:
         """Wait until an event was seen for which ``happened`` holds."""
         deadline = time.monotonic() + _PATIENCE
-        while not any(map(happened, self.events)):
-            self._receive(deadline)
+        if any(map(happened, self.events)):
+            return
+        while "method" not in (found := self._receive(deadline)) or not happened(found):
+            pass
 
     def _receive(self, deadline: float) -> dict[str, Any]:
-        while b"\0" not in self._buffer:
-            ready, _, _ = select.select([self._from], [], [], max(0.0, deadline - time.monotonic()))
-            data = os.read(self._from, 1 << 20) if ready else b""
-            if not data:
-                raise TimeoutError("Chromium does not answer")
-            self._buffer += data
+        """Return the next message; raises TimeoutError after the deadline, however much the browser has to say."""
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"Chromium does not answer; it says {self.events[-3:]}")
+            if b"\0" in self._buffer:
+                break
+            if select.select([self._from], [], [], left)[0]:
+                data = os.read(self._from, 1 << 20)
+                if not data:
+                    raise EOFError("Chromium has ended")
+                self._buffer += data
         message, _, self._buffer = self._buffer.partition(b"\0")
         found: dict[str, Any] = json.loads(message)
         if "method" in found:
             self.events.append(found)
+        if found.get("method") == "Page.javascriptDialogOpening":  # the page waits for an answer
+            raise AssertionError(f"the page asks its user: {found['params']}")
         return found
 
 

@@ -31,13 +31,6 @@ VERDICT = "[...document.querySelectorAll('.dc-bar [aria-pressed=true]')].map(b =
 HANDLES = "[...document.querySelectorAll('.ln-handle')].map(h => [h.ariaLabel, Number(h.ariaValueNow)])"
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[chromium.Browser]:
-    assert BROWSER is not None
-    with chromium.Browser(BROWSER) as started:
-        yield started
-
-
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("RLDS_HOME", str(tmp_path))
@@ -135,6 +128,49 @@ def test_labels_and_a_verdict_by_keys(browser: chromium.Browser, viewer: Viewer)
     there(page, 1)
     assert page.run(VERDICT) == "Accept"
     assert page.complaints == []
+
+
+def late(page: chromium.Page, path: str, milliseconds: int) -> None:
+    """Let answers to a path arrive late from now on."""
+    page.run(f"""(real => {{ fetch = async (url, ...rest) => {{
+        const answer = await real(url, ...rest);
+        if (String(url).startsWith('api/{path}')) await new Promise((done) => setTimeout(done, {milliseconds}));
+        return answer;
+    }} }})(fetch)""")
+
+
+def test_answers_that_are_late_change_no_count_and_no_verdict(browser: chromium.Browser, viewer: Viewer) -> None:
+    page = shown(browser, viewer)
+    page.wait_for(f"{walk.COUNT} === '0 of 5 decided'")
+    late(page, "queue", 400)
+    for number in range(4):
+        there(page, number)
+        page.wait_for(f"{walk.COUNT} === '{number} of 5 decided'")
+        keys(page, "a")
+        there(page, number + 1)
+    counts = set()
+    until = time.monotonic() + 2
+    while time.monotonic() < until:
+        counts.add(page.run(walk.COUNT))
+    assert counts == {"4 of 5 decided"}
+    for number in (3, 2, 1):
+        page.run("history.back()")
+        there(page, number)
+        assert page.run(VERDICT) == "Accept"
+    keys(page, "z")
+    there(page, 3)
+    page.wait_for(f"{VERDICT} === '' && {walk.COUNT} === '3 of 5 decided'")
+
+
+def test_the_next_page_says_what_is_not_kept_yet(browser: chromium.Browser, viewer: Viewer) -> None:
+    page = shown(browser, viewer)
+    late(page, "decide", 3000)
+    keys(page, "a")
+    there(page, 1)
+    state = "document.querySelector('.dc-state').textContent"
+    assert page.run(state) == "…"
+    page.wait_for(f"{state} === ''")
+    assert kept(0) == [("keep", 0, LENGTH, None, {}, "")]
 
 
 def test_what_was_decided_last_is_taken_back(browser: chromium.Browser, viewer: Viewer) -> None:

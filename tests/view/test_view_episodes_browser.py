@@ -103,13 +103,6 @@ def viewer(home: Path) -> Iterator[Viewer]:
         yield found
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[chromium.Browser]:
-    assert BROWSER is not None
-    with chromium.Browser(BROWSER) as started:
-        yield started
-
-
 @pytest.fixture
 def many(browser: chromium.Browser, viewer: Viewer) -> chromium.Page:
     return at(browser, viewer, "local/many")

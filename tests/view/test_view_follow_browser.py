@@ -29,13 +29,6 @@ PROBLEM = "document.querySelector('.problem')?.textContent ?? ''"
 LISTED = "[...document.querySelectorAll('.hm-entry')].map(e => e.querySelector('.id').textContent)"
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[chromium.Browser]:
-    assert BROWSER is not None
-    with chromium.Browser(BROWSER) as started:
-        yield started
-
-
 @pytest.fixture
 def viewer(tmp_path: Path) -> Iterator[Viewer]:
     with viewing(home=tmp_path) as found:

@@ -34,13 +34,6 @@ LEGEND = "[...document.querySelectorAll('article[aria-label=\"%s\"] .lg-value')]
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[chromium.Browser]:
-    assert BROWSER is not None
-    with chromium.Browser(BROWSER) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("films")
 

@@ -65,12 +65,6 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def browser() -> Any:
-    with chromium.Browser(CHROMIUM or "") as found:
-        yield found
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_the_times_of_a_stream_are_those_of_the_browser(tmp_path: Path, browser: Any, case: str) -> None:
     options = dict(CASES[case])

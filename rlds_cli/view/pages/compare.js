@@ -76,7 +76,7 @@ export async function compare(main, [key, number], query) {
     });
   }
   const board = keys({
-    toggle: () => player.toggle(), pause: () => player.toggle(), shuttle: (d) => player.shuttle(d), move: (n) => player.move(n), skip: (s) => player.skip(s),
+    toggle: () => player.toggle(), shuttle: (d) => player.shuttle(d), move: (n) => player.move(n), skip: (s) => player.skip(s),
     first: () => player.seek(0), last: () => player.seek(rows - 1), mark_in: () => player.setLoop(player.row, rows - 1), mark_out: () => player.setLoop(0, player.row), unloop: () => player.setLoop(null),
     other: (by) => go({ with: Math.max(0, Number(asked[1].episode) + by) }), zoom: (factor) => sides.forEach(({ curves, f }) => (factor ? curves.zoom(factor) : curves.show(0, f.rows))),
   });

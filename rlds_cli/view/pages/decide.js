@@ -45,7 +45,7 @@ export async function deciding({ key, number, query, facts, player }) {
     const next = await queue.next(mine);
     if (next !== null) return (location.hash = queue.link(next));
     left = false;
-    end.replaceChildren(...(await people()).ending(queue.skipped.filter((n) => n !== mine).length, save, () => (queue.passed.clear(), go("left"))));
+    end.replaceChildren(...(await people()).ending(queue.list.filter((n) => n !== mine && queue.passed.has(n)).length, save, () => (queue.passed.clear(), go("left"))));
     end.hidden = false;
     show();
     end.scrollIntoView({ block: "nearest" });
@@ -53,9 +53,11 @@ export async function deciding({ key, number, query, facts, player }) {
   async function undo() {
     clearTimeout(typing);
     const found = await (await people()).takeBack(where, by, mine);
-    queue.passed.delete(found?.number);
-    if (found?.number === mine) (marks = new Marks(facts, found.decisions)), show();
-    else if (found) location.hash = queue.link(found.number);
+    if (!found) return;
+    queue.passed.delete(found.number);
+    queue.mark(found.number, found.decisions.length > 0);
+    if (found.number === mine) (marks = new Marks(facts, found.decisions)), show();
+    else location.hash = queue.link(found.number);
   }
 
   // -- what is seen
@@ -147,6 +149,7 @@ export async function deciding({ key, number, query, facts, player }) {
     },
     close() {
       hear();
+      queue.shown = null;
       if (typing) clearTimeout(typing), keep(where, by, marks);
     },
   };

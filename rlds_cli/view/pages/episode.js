@@ -19,6 +19,7 @@ export async function episode(main, [key, number], query) {
   const known = await get("changed", { d: key }, abort.signal); // before the episode: of the dataset that it is of, or of one before
   const [facts, about] = await Promise.all([get("episode", parameters, abort.signal), get("about")]);
   parameters.v ??= facts.version;
+  const named = about.named.find((n) => n.key === key);
   const clock = clockOf(facts);
   const stage = cameras(facts.cameras, parameters, about);
   const player = new Player({ rows: facts.rows, time: facts.time, cameras: stage, told: (what) => (what === "row" ? moved() : changed()) });
@@ -55,7 +56,6 @@ export async function episode(main, [key, number], query) {
   const around = await neighbours(key, Number(number), query, abort.signal);
   const board = keys({
     toggle: () => player.toggle(),
-    pause: () => player.toggle(),
     shuttle: (direction) => player.shuttle(direction),
     move: (rows) => player.move(rows),
     skip: (seconds) => player.skip(seconds),
@@ -75,7 +75,7 @@ export async function episode(main, [key, number], query) {
     h("div.ep-left", {}, facts.cameras.length ? stage.stage : null, step.texts, marks(), step.table, columns()),
     deciding ? h("div.dc-right", {}, deciding.panel, curves.element) : curves.element,
     h("div.ep-bar", { role: "group", "aria-label": "player" }, deciding?.bar, controls.element, timeline.element, deciding?.lane)));
-  document.title = `${about.named.find((n) => n.key === key)?.id ?? key} · episode ${number}`;
+  document.title = `${named?.id ?? key} · episode ${number}`;
 
   let noted = 0;
   function moved() {
@@ -128,14 +128,13 @@ export async function episode(main, [key, number], query) {
   };
 
   function chosen() {
-    const fields = drawable(facts).map((f) => f.name);
+    const fields = drawable(facts);
     if (query.has("fields")) return query.get("fields").split(",").map(decodeURIComponent);
-    const before = remembered.get(key)?.filter((n) => fields.includes(n));
-    return before?.length ? before : drawable(facts).filter((f) => f.elements.length <= 64).slice(0, 6).map((f) => f.name);
+    const before = remembered.get(key)?.filter((n) => fields.some((f) => f.name === n));
+    return before?.length ? before : fields.filter((f) => f.elements.length <= 64).slice(0, 6).map((f) => f.name);
   }
 
   function heading() {
-    const named = about.named.find((n) => n.key === key);
     const ref = around.selected ? null : `${named?.ref ?? key}#v${facts.version}`;
     const python = `${ref ? `ds = rlds_cli.open_dataset("${ref}")\n` : ""}ds.episode(${number})`;
     const copy = (text, what) => h("button", { click: () => copied(text(), what) }, what);

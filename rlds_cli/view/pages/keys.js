@@ -11,7 +11,7 @@ export function keys(act, more = { help: [], pressed: {} }) {
     if (!dialog.open) dialog.showModal();
   };
   const pressed = {
-    " ": act.toggle, k: act.pause, l: () => act.shuttle(1), j: () => act.shuttle(-1), ",": () => act.move(-1), ".": () => act.move(1),
+    " ": act.toggle, k: act.toggle, l: () => act.shuttle(1), j: () => act.shuttle(-1), ",": () => act.move(-1), ".": () => act.move(1),
     Home: act.first, End: act.last, i: act.mark_in, o: act.mark_out, x: act.unloop, n: () => act.other(1), p: () => act.other(-1),
     "+": () => act.zoom(0.5), "=": () => act.zoom(0.5), "-": () => act.zoom(2), "−": () => act.zoom(2), 0: () => act.zoom(null), "?": help,
     ...more.pressed,
@@ -19,8 +19,8 @@ export function keys(act, more = { help: [], pressed: {} }) {
   const listen = (e) => {
     if (e.ctrlKey || e.metaKey || e.altKey || e.defaultPrevented || dialog.open) return;
     const tag = e.target.tagName, kind = e.target.type;
-    if (tag === "SELECT" || tag === "TEXTAREA" || (tag === "INPUT" && kind !== "checkbox")) return;
-    if (e.key === " " && (tag === "BUTTON" || tag === "SUMMARY" || tag === "INPUT" || tag === "A")) return;
+    if (["SELECT", "TEXTAREA"].includes(tag) || (tag === "INPUT" && kind !== "checkbox")) return;
+    if (e.key === " " && ["BUTTON", "SUMMARY", "INPUT", "A"].includes(tag)) return;
     const arrow = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[e.key];
     const vertical = e.key === "ArrowUp" || e.key === "ArrowDown";
     let known = pressed[e.key] ?? pressed[e.key.toLowerCase()];

@@ -70,10 +70,13 @@ const outbox = new Map(); // dataset and episode -> what the server shall know o
 const listeners = new Set();
 const SHOWN = 40; // milliseconds in which the page shows a decision before it is sent
 let sending = false, problem = null, soon = 0;
+export let changes = 0; // of what is decided
+export const change = () => (changes += 1);
 
-/** Hear of how many episodes are not kept yet, and why. */
+/** Hear, now and whenever it changes, of how many episodes are not kept yet, and why. */
 export function onKept(listener) {
   listeners.add(listener);
+  listener(outbox.size, problem);
   return () => listeners.delete(listener);
 }
 
@@ -83,6 +86,7 @@ const tell = () => listeners.forEach((f) => f(outbox.size, problem));
 export function keep(where, by, marks) {
   const { id, decisions } = marks;
   outbox.set(`${where.d} ${by} ${id}`, { where, by, episode: { id, decisions } });
+  change();
   tell();
   soon ||= setTimeout(send, SHOWN);
 }

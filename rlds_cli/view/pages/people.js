@@ -2,7 +2,7 @@
 
 import { figure, h, plural, post, say } from "./base.js";
 import { spoken } from "./decide.js";
-import { sent } from "./marks.js";
+import { change, sent } from "./marks.js";
 import { setWho } from "./queue.js";
 
 /** The form that asks for a name, and then shows the page again. */
@@ -35,8 +35,9 @@ export const ending = (skipped, save, again) => (skipped
 /** Take back what a person decided last, and say of which episode; null if there is nothing, or it has left. */
 export async function takeBack(where, by, shown) {
   await sent();
+  change(); // before it, and after it: an answer meanwhile may know of it, or not
   try {
-    const found = await post("undo", where, { by });
+    const found = await post("undo", where, { by }).finally(change);
     say(found.number === shown ? "taken back" : `taken back: episode ${figure(found.number ?? 0)}`);
     return found.number === null ? null : found;
   } catch (e) {

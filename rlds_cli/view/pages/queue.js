@@ -1,7 +1,7 @@
 // The episodes that one person is to decide on, one after the other; and who that is.
 
 import { ahead, get, link } from "./base.js";
-import { sent } from "./marks.js";
+import { changes, sent } from "./marks.js";
 
 let person = "";
 
@@ -31,24 +31,24 @@ export const choice = (query) => Object.fromEntries(["decide", "seed", "of", "wh
 class Queue {
   constructor(key, v, chosen, by) {
     const { decide, desc, ...rest } = chosen;
-    Object.assign(this, { key, v, chosen, by, list: [], passed: new Set(), now: new Map(), base: new Map(), of: null, decided: 0 });
+    Object.assign(this, { key, v, chosen, list: [], passed: new Set(), now: new Map(), base: new Map(), of: null, decided: 0 });
     this.asked = { d: key, v, by, order: decide, descending: desc, ...rest };
   }
 
   /** Ask for those that are left, behind those that were passed over. */
   async fill() {
     await sent();
-    const count = 100;
-    for (let first = 0, found = []; ; first += count) {
-      const record = await get("queue", { ...this.asked, first, count });
-      found = [...found, ...record.episodes];
-      Object.assign(this, { of: record.of, decided: record.decided, list: found, orders: record.orders });
-      if (record.episodes.length < count || this.upcoming(-1).length) break;
-    }
-    this.base = new Map(this.now);
+    const before = changes, count = 100, found = [];
+    let record;
+    do {
+      record = await get("queue", { ...this.asked, first: found.length, count });
+      if (changes !== before) return this.fill();
+      found.push(...record.episodes);
+    } while (record.episodes.length === count && found.every((n) => this.passed.has(n)));
+    Object.assign(this, record, { list: found, base: new Map(this.now) });
   }
 
-  /** Say whether an episode is decided; how many are, until the server is asked again. */
+  /** Say whether an episode is decided; how many are. */
   mark(number, decided) {
     if (!this.base.has(number)) this.base.set(number, decided);
     this.now.set(number, decided);
@@ -68,20 +68,15 @@ class Queue {
 
   /** Ask for what comes next before it is wanted. */
   async prepare(current) {
+    this.shown = current;
     if (this.of === null || this.upcoming(current).length < 5) await this.fill();
     const [next] = this.upcoming(current);
-    if (next === undefined) return;
-    ahead("episode", { d: this.key, v: this.v, episode: next });
-    ahead("decisions", { d: this.key, v: this.v, episode: next });
+    if (next === undefined || this.shown !== current) return; // the answer would be old when it is used
+    for (const path of ["episode", "decisions"]) ahead(path, { d: this.key, v: this.v, episode: next });
   }
 
   link(number) {
-    return link(["e", this.key, String(number)], { v: this.v, ...this.chosen });
-  }
-
-  /** How many that were passed over are not decided. */
-  get skipped() {
-    return this.list.filter((n) => this.passed.has(n));
+    return link(["e", this.key, number], { v: this.v, ...this.chosen });
   }
 }
 
