@@ -361,6 +361,25 @@ def test_a_loop_is_played_again(browser: chromium.Browser, viewer: Viewer) -> No
     assert page.run("rows.every(r => r >= 20 && r <= 24)")
 
 
+def test_a_loop_is_played_again_where_the_browser_drops_its_frames(browser: chromium.Browser, viewer: Viewer) -> None:
+    """A busy browser shows no frame of the loop while it plays, but those behind it: it is sought row by row."""
+    page = visit(browser, viewer, 2, step=20)
+    page.run("""(real => {
+        HTMLVideoElement.prototype.requestVideoFrameCallback = function (told) {
+            return real.call(this, (now, frame) => {
+                const dropped = !this.paused && frame.mediaTime > 2.05 && frame.mediaTime < 2.75;
+                if (dropped) this.requestVideoFrameCallback(told);
+                else told(now, frame);
+            });
+        };
+    })(HTMLVideoElement.prototype.requestVideoFrameCallback)""")
+    press(page, "i....o")
+    press(page, " ")
+    page.run(f"(() => {{ globalThis.rows = []; setInterval(() => rows.push(Number({SLIDER}.ariaValueNow)), 5); }})()")
+    page.wait_for("rows.filter((r, k) => k && r < rows[k - 1]).length >= 3")
+    assert set(page.run("rows")) == {20, 21, 22, 23, 24}
+
+
 def test_the_address_has_the_step_and_leads_to_it(browser: chromium.Browser, viewer: Viewer) -> None:
     page = visit(browser, viewer, step=33)
     assert row(page) == 33

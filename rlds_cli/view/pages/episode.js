@@ -61,10 +61,10 @@ export async function episode(main, [key, number], query) {
     skip: (seconds) => player.skip(seconds),
     first: () => player.seek(0),
     last: () => player.seek(facts.rows - 1),
-    mark_in: () => player.setLoop(player.row, player.loop && player.loop[1] > player.row ? player.loop[1] : facts.rows - 1),
-    mark_out: () => player.setLoop(player.loop && player.loop[0] < player.row ? player.loop[0] : 0, player.row),
+    mark_in: () => player.setLoop(player.row, player.loop?.[1] > player.row ? player.loop[1] : facts.rows - 1),
+    mark_out: () => player.setLoop(player.loop?.[0] < player.row ? player.loop[0] : 0, player.row),
     unloop: () => player.setLoop(null),
-    other: (by) => (around[by] ? (location.hash = around[by]) : say(by > 0 ? "This is the last episode." : "This is the first episode.")),
+    other: (by) => (around[by] ? (location.hash = around[by]) : say(`This is the ${by > 0 ? "last" : "first"} episode.`)),
     zoom: (factor) => (factor ? curves.zoom(factor) : curves.show(0, facts.rows)),
   }, deciding?.keys);
   const controls = transport();

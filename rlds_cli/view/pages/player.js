@@ -118,7 +118,7 @@ export class Player {
 
   setSpeed(speed) {
     this.speed = speed;
-    if (this.playing) this.play(this.direction, speed);
+    if (this.playing) this.play(this.direction);
     else this.told("state");
   }
 
@@ -165,8 +165,7 @@ export class Player {
     const last = this.range[1], late = goal > this.row && now - this.stuck > 60;
     const fits = (row) => row % stride === 0 || row === last;
     for (let row = goal; row > this.row; row--) if (fits(row) && this.allReady(row)) return row;
-    const { slack } = this;
-    if (slack) for (let row = goal; row > this.row; row--) if (fits(row) && this.allReady(row, slack)) return row;
+    if (this.slack) for (let row = goal; row > this.row; row--) if (fits(row) && this.allReady(row, this.slack)) return row;
     if (late) this.meet();
     return this.row;
   }
@@ -180,7 +179,8 @@ export class Player {
       for (const camera of parts) if (!camera.source.next && camera.has(row)) camera.source.request(row);
       return;
     }
-    const first = Math.max(0, ...videos.map((c) => c.source.next(this.row)));
+    const first = Math.max(0, ...videos.map((c) => c.has(this.row + 1) && c.source.next(this.row)));
+    if (first > this.range[1]) return this.seek(this.row + 1); // what is left was dropped
     for (const { source } of videos) source.leave(this.row + 1, first);
   }
 
@@ -191,9 +191,7 @@ export class Player {
     if (goal < this.row && (this.row - goal >= stride || goal === first)) {
       this.awaited = Math.max(first, Math.floor(goal / stride) * stride);
       for (const camera of this.cameras.parts) if (camera.has(this.awaited)) camera.source.request(this.awaited);
-      for (const { source } of this.cameras.parts) {
-        if (source.pending) source.ahead(this.awaited, { direction: -1, stride, first, last: this.rows - 1 });
-      }
+      for (const { source } of this.cameras.parts) if (source.pending) source.ahead(this.awaited, { direction: -1, stride, first, last: this.rows - 1 });
       this.stuck = now;
       if (this.allReady(this.awaited)) this.commit(this.awaited, now);
     }
@@ -214,7 +212,7 @@ export class Player {
     if (now - this.stuck > 400) this.wait(true);
     const { awaited } = this; // their source may be another one since they were asked
     if (awaited !== null) for (const c of this.cameras.parts) c.has(awaited) && !c.ready(awaited) && c.source.request(awaited);
-    else if (now - this.stuck > 3000) this.begin(); // the cameras have come apart
+    else if (now - this.stuck > 3000) this.seek(this.row + 1); // the cameras have come apart
   }
 
   wait(on) {

@@ -71,7 +71,7 @@ class Queue {
     this.shown = current;
     if (this.of === null || this.upcoming(current).length < 5) await this.fill();
     const [next] = this.upcoming(current);
-    if (next === undefined || this.shown !== current) return; // the answer would be old when it is used
+    if (next === undefined || this.shown !== current) return; // the answers would be old
     for (const path of ["episode", "decisions"]) ahead(path, { d: this.key, v: this.v, episode: next });
   }
 
