@@ -36,6 +36,10 @@ class Browser:
     """One browser with a profile of its own, ended with the `with`."""
 
     def __init__(self, path: str) -> None:
+        self._path = path
+        self._start()
+
+    def _start(self) -> None:
         self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         read, to_browser = os.pipe()
         from_browser, write = os.pipe()
@@ -46,7 +50,7 @@ class Browser:
             os.dup2(theirs[1], 4)
 
         self._process = subprocess.Popen(
-            [path, *_FLAGS, f"--user-data-dir={self._profile.name}", "--remote-debugging-pipe", "about:blank"],
+            [self._path, *_FLAGS, f"--user-data-dir={self._profile.name}", "--remote-debugging-pipe", "about:blank"],
             preexec_fn=third_and_fourth, pass_fds=(3, 4), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )  # fmt: skip
@@ -60,6 +64,9 @@ class Browser:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self._end()
+
+    def _end(self) -> None:
         self._process.terminate()
         try:
             self._process.wait(10)
@@ -95,8 +102,12 @@ class Browser:
             yield self
         finally:
             closed, self._tabs = self._tabs, before
-            for target in closed:
-                self.call("Target.closeTarget", targetId=target)
+            try:
+                for target in closed:
+                    self.call("Target.closeTarget", targetId=target)
+            except (OSError, EOFError):  # it hangs, or has ended: the next test has another one
+                self._end()
+                self._start()
             self.events[:] = [e for e in self.events if e.get("sessionId") not in closed.values()]
 
     def call(self, method: str, session: str | None = None, **parameters: Any) -> Any:
