@@ -130,19 +130,43 @@ def test_labels_and_a_verdict_by_keys(browser: chromium.Browser, viewer: Viewer)
     assert page.complaints == []
 
 
-def late(page: chromium.Page, path: str, milliseconds: int) -> None:
-    """Let answers to a path arrive late from now on."""
-    page.run(f"""(real => {{ fetch = async (url, ...rest) => {{
+def hold(page: chromium.Page, path: str) -> None:
+    """From now on, keep answers to a path from the page; ``answers.shift()()`` lets the first one through."""
+    page.run(f"""(real => {{ globalThis.answers = []; fetch = async (url, ...rest) => {{
         const answer = await real(url, ...rest);
-        if (String(url).startsWith('api/{path}')) await new Promise((done) => setTimeout(done, {milliseconds}));
+        if (String(url).startsWith('api/{path}')) await new Promise((done) => answers.push(done));
         return answer;
     }} }})(fetch)""")
+
+
+def test_an_answer_of_before_a_decision_changes_no_count_and_no_verdict(
+    browser: chromium.Browser, viewer: Viewer
+) -> None:
+    page = shown(browser, viewer)
+    page.wait_for(f"{walk.COUNT} === '0 of 5 decided'")
+    hold(page, "queue")
+    keys(page, "a")
+    there(page, 1)
+    page.wait_for("answers.length === 1")  # it says that one is decided
+    keys(page, "a")
+    there(page, 2)
+    page.run("answers.shift()()")
+    time.sleep(0.5)  # what would be asked ahead of episode 2 is answered
+    keys(page, "y")
+    assert page.run(walk.COUNT) == "3 of 5 decided"
+    keys(page, "a")
+    there(page, 3)
+    page.run("history.back()")
+    there(page, 2)
+    assert page.run(VERDICT) == "Accept"
+    assert page.run(walk.COUNT) == "3 of 5 decided"
 
 
 def test_answers_that_are_late_change_no_count_and_no_verdict(browser: chromium.Browser, viewer: Viewer) -> None:
     page = shown(browser, viewer)
     page.wait_for(f"{walk.COUNT} === '0 of 5 decided'")
-    late(page, "queue", 400)
+    hold(page, "queue")
+    page.run("answers.push = (done) => setTimeout(done, 400)")
     for number in range(4):
         there(page, number)
         page.wait_for(f"{walk.COUNT} === '{number} of 5 decided'")
@@ -164,11 +188,13 @@ def test_answers_that_are_late_change_no_count_and_no_verdict(browser: chromium.
 
 def test_the_next_page_says_what_is_not_kept_yet(browser: chromium.Browser, viewer: Viewer) -> None:
     page = shown(browser, viewer)
-    late(page, "decide", 3000)
+    hold(page, "decide")
     keys(page, "a")
     there(page, 1)
     state = "document.querySelector('.dc-state').textContent"
     assert page.run(state) == "…"
+    page.wait_for("answers.length === 1")
+    page.run("answers.shift()()")
     page.wait_for(f"{state} === ''")
     assert kept(0) == [("keep", 0, LENGTH, None, {}, "")]
 

@@ -362,7 +362,7 @@ def test_a_loop_is_played_again(browser: chromium.Browser, viewer: Viewer) -> No
 
 
 def test_a_loop_is_played_again_where_the_browser_drops_its_frames(browser: chromium.Browser, viewer: Viewer) -> None:
-    """A busy browser shows no frame of the loop while it plays, but those behind it: it is sought row by row."""
+    """The browser drops the frames of the loop while it plays, and shows those behind it: the player seeks each row."""
     page = visit(browser, viewer, 2, step=20)
     page.run("""(real => {
         HTMLVideoElement.prototype.requestVideoFrameCallback = function (told) {
