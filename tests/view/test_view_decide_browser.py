@@ -130,6 +130,12 @@ def test_labels_and_a_verdict_by_keys(browser: chromium.Browser, viewer: Viewer)
     assert page.complaints == []
 
 
+def asked_ahead(number: int) -> str:
+    """Whether the page has got an episode before it is shown, which it asks for once the queue is answered."""
+    path = f"/api/episode?d={quote(ID, safe='')}&v=2&episode={number}"
+    return f"performance.getEntriesByType('resource').some(e => e.name.endsWith({path!r}))"
+
+
 def hold(page: chromium.Page, path: str) -> None:
     """From now on, keep answers to a path from the page; ``answers.shift()()`` lets the first one through."""
     page.run(f"""(real => {{ globalThis.answers = []; fetch = async (url, ...rest) => {{
@@ -144,12 +150,16 @@ def test_an_answer_of_before_a_decision_changes_no_count_and_no_verdict(
 ) -> None:
     page = shown(browser, viewer)
     page.wait_for(f"{walk.COUNT} === '0 of 5 decided'")
+    page.wait_for(asked_ahead(1))  # no answer of episode 0 is on its way any more
     hold(page, "queue")
     keys(page, "a")
     there(page, 1)
     page.wait_for("answers.length === 1")  # it says that one is decided
     keys(page, "a")
     there(page, 2)
+    page.wait_for("answers.length === 2")
+    page.run("answers.splice(0).forEach((done) => done())")
+    page.wait_for("answers.length === 1")  # that of episode 1 was old: it is asked for again
     page.run("answers.shift()()")
     time.sleep(0.5)  # what would be asked ahead of episode 2 is answered
     keys(page, "y")
