@@ -300,6 +300,75 @@ def test_a_player_asks_another_source_for_the_row_that_it_awaits(browser: chromi
     assert asked == 4
 
 
+def test_pictures_that_are_slow_stop_no_videos(browser: chromium.Browser, viewer: Viewer) -> None:
+    """One step takes the pictures longer than the episode, and videos have no more than five frames ahead."""
+    page = visit(browser, viewer, 2)
+    shown = page.run(
+        """(async () => {
+          const { Player } = await import(new URL('pages/player.js', document.baseURI));
+          const shown = [];
+          let last = 0;
+          const base = { stop() {}, request() {}, ahead() {}, play() {} };
+          const video = { ...base, period: 0, ahead: (row) => (last = row + 4), next: (row) => row + 1, leave() {} };
+          const part = (source, ready) => ({ source, ready, has: () => true, draw() {}, show() {} });
+          const parts = [part({ ...base, period: 5000 }, () => true), part(video, (row) => row <= last)];
+          const told = (what) => what === 'row' && shown.push(player.row);
+          const player = new Player({ rows: 30, time: { rate: 30 }, cameras: { parts, show() {} }, told });
+          player.play(1, 4);
+          const end = performance.now() + 20000;
+          while (player.playing && performance.now() < end) await new Promise((done) => setTimeout(done, 20));
+          player.close();
+          return shown;
+        })()"""
+    )
+    assert shown[-1] == 29 and shown == sorted(shown), shown
+
+
+def test_a_video_that_ends_without_its_last_frames_goes_to_them(browser: chromium.Browser, viewer: Viewer) -> None:
+    page = visit(browser, viewer, 2)
+    went, shown = page.run(
+        """(async () => {
+          const { Player } = await import(new URL('pages/player.js', document.baseURI));
+          const { Stream } = await import(new URL('pages/stream.js', document.baseURI));
+          const went = [], shown = [];
+          const failed = (why) => why.includes('another frame') && went.push('failed');
+          const stream = new Stream('', [0, 0.1, 0.2], () => {}, failed);
+          stream.video = new EventTarget();
+          Object.assign(stream.video, { paused: true, ended: false, pause() {}, load() {}, remove() {} });
+          stream.video.removeAttribute = () => {};
+          stream.video.play = async () => {
+            if (stream.video.ended) went.push('again');
+            stream.video.ended = true; // the browser drops all other frames
+          };
+          const seek = (time) => {
+            const k = Math.floor(time * 10);
+            went.push(k);
+            stream.video.ended = false;
+            setTimeout(() => {
+              stream.kept.push({ k, frame: { close() {} } });
+              stream.at = k;
+              stream.video.dispatchEvent(new Event('seeked'));
+            }, 20);
+          };
+          Object.defineProperty(stream.video, 'currentTime', { set: seek });
+          stream.keep = () => {};
+          const camera = { source: stream, has: () => true, ready: (row, slack) => stream.ready(row, slack) };
+          Object.assign(camera, { draw() {}, show() {} });
+          const told = (what) => what === 'row' && shown.push([player.row, stream.ready(player.row)]);
+          const cameras = { parts: [camera], show() {} };
+          const player = new Player({ rows: 3, time: { rate: 10 }, cameras, told });
+          player.play();
+          const end = performance.now() + 20000;
+          while (player.playing && performance.now() < end) await new Promise((done) => setTimeout(done, 20));
+          player.close();
+          stream.close();
+          return [went, shown];
+        })()"""
+    )
+    assert went == [0, 1, 2], (went, shown)
+    assert shown == [[0, True], [1, True], [2, True]]  # the row changes once its frame is there
+
+
 def test_a_damaged_frame_says_why(browser: chromium.Browser, viewer: Viewer) -> None:
     page = visit(browser, viewer, 0, 2, step=5)
     why = "[...document.querySelectorAll('.cam-why:not([hidden])')].map(p => p.textContent).join()"

@@ -1,13 +1,14 @@
 // The keys of a video editor.
 
-import { h } from "./base.js";
+import { h, style } from "./base.js";
 
 /** Listen to keys until `close` is called; `act` has a function for each, `more` those that it is given besides. */
 export function keys(act, more = { help: [], pressed: {} }) {
   const dialog = h("dialog.keys", { "aria-label": "keys", click: (e) => e.target === dialog && dialog.close() });
   document.body.append(dialog);
   const help = async () => {
-    dialog.replaceChildren(...(await import("./help.js")).help(more.help));
+    const [list] = await Promise.all([import("./help.js"), style("help")]);
+    dialog.replaceChildren(...list.help(more.help));
     if (!dialog.open) dialog.showModal();
   };
   const pressed = {

@@ -81,16 +81,16 @@ export class Player {
     this.frame = requestAnimationFrame((now) => this.tick((this.last = now)));
   }
 
-  /** Play on from the row: every camera goes there, and the clock waits for it. */
-  begin() {
-    this.clock = this.at(this.row);
-    this.awaited = this.row;
+  /** Play on from a row: every camera goes there, and the clock waits for it. */
+  begin(row = this.row) {
+    this.clock = this.at(row);
+    this.awaited = row;
     this.stuck = performance.now();
     for (const { source } of this.cameras.parts) {
-      if (this.direction > 0) source.play(this.row, this.speed, (row) => this.at(row));
+      if (this.direction > 0) source.play(row, this.speed, (row) => this.at(row));
       else {
         source.stop();
-        source.request(this.row);
+        source.request(row);
       }
     }
   }
@@ -154,7 +154,7 @@ export class Player {
     const goal = Math.min(last, this.rowAt(this.clock));
     const row = this.latest(goal, stride, now);
     if (row !== this.row) this.commit(row, now);
-    else if (goal !== this.row && Math.floor(goal / stride) !== Math.floor(this.row / stride)) this.late(now);
+    else if (goal > this.row && (goal === last || Math.floor(goal / stride) > Math.floor(this.row / stride))) this.late(now);
     else this.stuck = now;
     for (const { source } of this.cameras.parts) source.ahead(this.row, { direction: 1, stride, first: 0, last });
     if (this.row >= last && this.clock >= this.at(last)) this.finish();
@@ -180,7 +180,7 @@ export class Player {
       return;
     }
     const first = Math.max(0, ...videos.map((c) => c.has(this.row + 1) && c.source.next(this.row)));
-    if (first > this.range[1]) return this.seek(this.row + 1); // what is left was dropped
+    if (first > this.range[1]) return this.begin(this.row + 1); // what is left was dropped
     for (const { source } of videos) source.leave(this.row + 1, first);
   }
 
@@ -212,7 +212,7 @@ export class Player {
     if (now - this.stuck > 400) this.wait(true);
     const { awaited } = this; // their source may be another one since they were asked
     if (awaited !== null) for (const c of this.cameras.parts) c.has(awaited) && !c.ready(awaited) && c.source.request(awaited);
-    else if (now - this.stuck > 3000) this.seek(this.row + 1); // the cameras have come apart
+    else if (now - this.stuck > 3000) this.begin(this.row + 1); // the cameras have come apart
   }
 
   wait(on) {

@@ -184,6 +184,7 @@ export class Stream {
   }
 
   resume() {
+    if (this.video.ended) return; // it would begin anew
     this.video.playbackRate = this.rate;
     this.video.play().catch(() => {});
   }
@@ -202,10 +203,10 @@ export class Stream {
     if (this.running && this.video.paused && !this.video.seeking && this.kept.length < MOST - 1) this.resume();
   }
 
-  /** The first row behind this one whose frame is there. */
+  /** The first row behind this one whose frame is there: 0 as long as it may come, none once the video has ended. */
   next(row) {
     const found = this.kept.find((f) => this.pictures[f.k].last > row);
-    return found ? this.pictures[found.k].first : 0;
+    return found ? this.pictures[found.k].first : this.video.ended ? Infinity : 0;
   }
 
   /** Give up the frames of rows from `first` on and before `row`, which another camera has no frames for. */
