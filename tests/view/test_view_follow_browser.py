@@ -96,6 +96,26 @@ def test_a_page_waits_for_a_dataset_and_an_episode(browser: chromium.Browser, vi
             assert page.run(PROBLEM) == ""
 
 
+def test_an_episode_that_comes_while_the_page_is_told_that_it_is_not_there(
+    browser: chromium.Browser, viewer: Viewer, tmp_path: Path
+) -> None:
+    page = browser.visit(viewer.address)
+    with rlds_cli.writer("local/growing", home=tmp_path) as writer:
+        writer.add_episodes([episode(5)])
+        writer.commit()
+        page.run("""(real => { fetch = async (url, ...rest) => {
+            const answer = await real(url, ...rest);
+            if (String(url).startsWith('api/episode?') && !globalThis.release) await new Promise((f) => (release = f));
+            return answer;
+        } })(fetch)""")
+        page.run("location.hash = '#/e/local%2Fgrowing/1'")
+        page.wait_for("Boolean(globalThis.release)")
+        writer.add_episodes([episode(5)])
+        writer.commit()
+        page.run("release()")
+        page.wait_for(f"{TITLE} === 'Episode 1'")
+
+
 def test_the_home_is_followed(browser: chromium.Browser, viewer: Viewer, tmp_path: Path) -> None:
     create(tmp_path, "local/one", 5)
     page = browser.visit(viewer.address)

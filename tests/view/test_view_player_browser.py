@@ -179,7 +179,7 @@ def test_the_frame_on_the_page_is_the_frame_of_the_row(
         "f.querySelector('.cam-note').textContent])"
     )
     decoded = {name.rpartition("/")[2] for name, note in notes if note}
-    assert decoded == (set() if key == 2 else {"hevc"})
+    assert decoded == (set() if key == 2 else {"hevc"}), notes
 
 
 @pytest.mark.slow
@@ -242,6 +242,32 @@ def test_a_frame_that_is_slow_to_come_after_a_seek_is_awaited(browser: chromium.
         })()"""
     )
     assert found is True
+
+
+def test_a_browser_that_shows_other_frames_first_is_asked_again(browser: chromium.Browser, viewer: Viewer) -> None:
+    page = visit(browser, viewer, 2)
+    sought, found = page.run(
+        """(async () => {
+          const { Stream } = await import(new URL('pages/stream.js', document.baseURI));
+          const stream = new Stream('', [0, 0.1, 0.2], () => {}, () => {});
+          const sought = [];
+          stream.video = Object.assign(new EventTarget(), { pause() {}, load() {}, remove() {}, removeAttribute() {} });
+          const seeked = (time) => {
+            sought.push(Math.floor(time * 10));
+            setTimeout(() => {
+              stream.video.dispatchEvent(new Event('seeked'));
+              stream.presented++; // the frame of before
+            }, 5);
+            if (sought.length === 3) setTimeout(() => stream.kept.push({ k: 1, frame: { close() {} } }), 1000);
+          };
+          Object.defineProperty(stream.video, 'currentTime', { set: seeked });
+          stream.keep = () => {};
+          const found = await stream.seek(1);
+          stream.close();
+          return [sought, found];
+        })()"""
+    )
+    assert found is True and sought == [1, 1, 1]
 
 
 def test_a_video_that_has_to_play_goes_to_no_row_that_was_asked_for_before(

@@ -80,6 +80,9 @@ export async function get(path, parameters, signal) {
   return value;
 }
 
+/** A record as the server gave it last; null if it has not. */
+export const latest = (path, parameters) => known.get(address(`api/${path}`, parameters))?.value ?? null;
+
 /** Bytes of the server, with the headers of the answer. */
 export async function bytes(path, parameters, signal) {
   const { response } = await ask(path, parameters, signal);

@@ -1,6 +1,6 @@
 // Which page is shown: the home, a dataset with its episodes, or one episode.
 
-import { ended, get, h, link, place, problem, style } from "./base.js";
+import { ended, get, h, latest, link, place, problem, style } from "./base.js";
 import { follow } from "./follow.js";
 
 const PAGES = { d: "dataset", e: "episode", b: "batch", q: "begin", c: "compare", s: "save" }; // modules, which are fetched when they are shown
@@ -36,18 +36,16 @@ async function show() {
     const said = error instanceof TypeError && /import/.test(error.message) ? ended() : error;
     box.replaceChildren(problem(said));
     if (said.status === undefined) console.error(error);
-    const end = await again(parts, said);
-    if (mine === turn) leave = end;
-    else end();
+    leave = again(parts, said);
   }
 }
 
 /** Show a page that failed again when what it lacked may be there: an answer, a dataset, an episode of one that grows. */
-async function again([kind, key], { status, type }) {
+function again([kind, key], { status, type }) {
   const life = new AbortController();
   const of = PAGES[kind] && kind !== "b" ? { path: "changed", parameters: { d: key } } : status === 0 ? { path: "about" } : null;
   const isThere = status !== 0 && type !== "DatasetNotFound";
-  const known = of && isThere ? await get(of.path, of.parameters).catch(() => null) : null;
+  const known = of && isThere ? latest(of.path, of.parameters) : null; // what is asked for now may be newer than what failed
   if (of) follow(null, { ...of, known, signal: life.signal, changed: () => show() });
   return () => life.abort();
 }

@@ -132,16 +132,16 @@ export class Stream {
     return this.kept.some((f) => f.k === k);
   }
 
-  /** Whether the video shows a picture then; it is given up when the video has to go elsewhere: a later turn. */
+  /** Whether the video shows a picture then, perhaps at the third try; it is given up for a later turn, to go elsewhere. */
   async seek(k, turn = this.turn) {
     if (k < 0) return false;
     const half = this.gap(k) / 2;
-    for (const offset of half > NEAR ? [NEAR, half] : [half]) {
+    for (const [offset, settled] of [...(half > NEAR ? [[NEAR, SETTLED]] : []), [half, SETTLED], [half, SLOW]]) {
       if (turn !== this.turn) return false;
       while (this.kept.length) this.drop(0);
       let done = 0;
       const before = this.presented;
-      const isOther = () => done && performance.now() - done > (this.presented > before ? SETTLED : SLOW);
+      const isOther = () => done && performance.now() - done > (this.presented > before ? settled : SLOW);
       const seeked = () => {
         done = performance.now();
         this.keep();
@@ -177,10 +177,10 @@ export class Stream {
     this.wanted = this.sought = null;
     const k = this.place(row, { next: true });
     this.rate = clamp(speed * this.pace(span), 0.0625, 16);
-    if (!this.has(k) || this.kept.at(-1).k !== this.at) {
-      for (let left = 3; !(await this.seek(k, turn)) && turn === this.turn && this.running; ) if (!--left) return this.end(OTHER);
-    }
-    if (turn === this.turn && this.running) this.resume();
+    const found = (this.has(k) && this.kept.at(-1).k === this.at) || (await this.seek(k, turn));
+    if (turn !== this.turn || !this.running) return;
+    if (found) this.resume();
+    else this.end(OTHER);
   }
 
   resume() {
