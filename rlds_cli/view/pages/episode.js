@@ -1,6 +1,6 @@
 // One episode: its cameras and curves, which one clock moves.
 
-import { figure, get, h, link, note, plural, say, short } from "./base.js";
+import { figure, get, h, link, note, plural, say, short, style } from "./base.js";
 import { cameras } from "./cameras.js";
 import { ticks } from "./chart.js";
 import { Curves, drawable } from "./curves.js";
@@ -14,7 +14,7 @@ let speed = 1; // the one that was chosen last
 
 export async function episode(main, [key, number], query) {
   const abort = new AbortController();
-  const values = query.has("decide") ? null : import("./step.js");
+  const values = query.has("decide") ? null : stepOf();
   const parameters = { d: key, v: query.get("v"), episode: number };
   const known = await get("changed", { d: key }, abort.signal); // before the episode: of the dataset that it is of, or of one before
   const [facts, about] = await Promise.all([get("episode", parameters, abort.signal), get("about")]);
@@ -189,12 +189,15 @@ export async function episode(main, [key, number], query) {
   }
 }
 
+/** The script and the rules of what is at a row. */
+const stepOf = async () => (await Promise.all([import("./step.js"), style("step")]))[0];
+
 /** The values of a row, whose script is fetched when they are opened: who decides looks at the rest first. */
 function later(facts, parameters) {
   let step = null, now = [0, { direction: 0 }];
   const table = h("details.st", { toggle: async () => {
     if (step || !table.open) return;
-    step = new (await import("./step.js")).Step(facts, parameters);
+    step = new (await stepOf()).Step(facts, parameters);
     step.table.open = true;
     table.replaceWith(step.texts, step.table);
     step.setRow(...now);
