@@ -80,7 +80,11 @@ def _busy() -> float:
 def _children(process: int) -> Iterator[int]:
     """Processes below one; none where the system does not say."""
     for task in Path(f"/proc/{process}/task").glob("*/children"):
-        for child in map(int, task.read_text().split()):
+        try:
+            found = task.read_text().split()
+        except OSError:
+            continue  # it has just ended
+        for child in map(int, found):
             yield child
             yield from _children(child)
 
@@ -88,7 +92,7 @@ def _children(process: int) -> Iterator[int]:
 def _used(process: int) -> float:
     try:
         told = Path(f"/proc/{process}/stat").read_text()
-    except FileNotFoundError:
+    except OSError:
         return 0.0
     return sum(map(int, told.rpartition(")")[2].split()[11:13])) / os.sysconf("SC_CLK_TCK")
 

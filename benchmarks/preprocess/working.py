@@ -166,7 +166,11 @@ def _watched(watch: bool) -> Iterator[Found]:
 
 def _look(seen: Found, done: threading.Event) -> None:
     while not done.wait(0.02):
-        for pid in {c for t in Path("/proc/self/task").iterdir() for c in (t / "children").read_text().split()}:
+        try:
+            found = {c for t in Path("/proc/self/task").iterdir() for c in (t / "children").read_text().split()}
+        except OSError:
+            continue  # a thread has just ended
+        for pid in found:
             try:
                 status = Path(f"/proc/{pid}/status").read_text().splitlines()
                 seen["torch"] |= "libtorch" in Path(f"/proc/{pid}/maps").read_text()

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,12 @@ def ask(viewer: Viewer, step: int) -> Any:
 
 def children() -> list[int]:
     """The processes that this one has started and that decode."""
-    tasks = Path("/proc/self/task").iterdir()
-    started = [int(child) for task in tasks for child in (task / "children").read_text().split()]
-    return [
-        child for child in started if b"base.files.child import serve" in Path(f"/proc/{child}/cmdline").read_bytes()
-    ]
+    while True:
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread or a process has ended: look again
+            tasks = Path("/proc/self/task").iterdir()
+            started = [int(child) for task in tasks for child in (task / "children").read_text().split()]
+            code = {child: Path(f"/proc/{child}/cmdline").read_bytes() for child in started}
+            return [child for child, said in code.items() if b"base.files.child import serve" in said]
 
 
 @LINUX
