@@ -1,4 +1,4 @@
-"""A viewer that answers in this process, and requests to it."""
+"""A viewer that answers in this process, requests to it, and answers that its pages get late."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode, urlsplit
+
+import chromium
 
 from rlds_cli.view.server import Server
 
@@ -76,3 +78,12 @@ def viewing(*named: Any, **options: Any) -> Iterator[Viewer]:
     """Start a viewer, and end it."""
     with Server(named, **options) as server:
         yield Viewer(server)
+
+
+def hold(page: chromium.Page, path: str) -> None:
+    """From now on, keep answers to a path from the page; ``answers.shift()()`` lets the first one through."""
+    page.run(f"""(real => {{ globalThis.answers = []; fetch = async (url, ...rest) => {{
+        const answer = await real(url, ...rest);
+        if (String(url).startsWith('api/{path}')) await new Promise((done) => answers.push(done));
+        return answer;
+    }} }})(fetch)""")

@@ -13,7 +13,7 @@ import numpy as np
 import page_data
 import pytest
 import walk
-from viewer import Viewer, viewing
+from viewer import Viewer, hold, viewing
 
 import rlds_cli
 
@@ -134,15 +134,6 @@ def asked_ahead(number: int) -> str:
     """Whether the page has got an episode before it is shown, which it asks for once the queue is answered."""
     path = f"/api/episode?d={quote(ID, safe='')}&v=2&episode={number}"
     return f"performance.getEntriesByType('resource').some(e => e.name.endsWith({path!r}))"
-
-
-def hold(page: chromium.Page, path: str) -> None:
-    """From now on, keep answers to a path from the page; ``answers.shift()()`` lets the first one through."""
-    page.run(f"""(real => {{ globalThis.answers = []; fetch = async (url, ...rest) => {{
-        const answer = await real(url, ...rest);
-        if (String(url).startsWith('api/{path}')) await new Promise((done) => answers.push(done));
-        return answer;
-    }} }})(fetch)""")
 
 
 def test_an_answer_of_before_a_decision_changes_no_count_and_no_verdict(

@@ -10,7 +10,7 @@ from typing import Any
 import chromium
 import numpy as np
 import pytest
-from viewer import Viewer, viewing
+from viewer import Viewer, hold, viewing
 
 import rlds_cli
 from rlds_cli.loader import Loader, Sequential
@@ -103,16 +103,13 @@ def test_an_episode_that_comes_while_the_page_is_told_that_it_is_not_there(
     with rlds_cli.writer("local/growing", home=tmp_path) as writer:
         writer.add_episodes([episode(5)])
         writer.commit()
-        page.run("""(real => { fetch = async (url, ...rest) => {
-            const answer = await real(url, ...rest);
-            if (String(url).startsWith('api/episode?') && !globalThis.release) await new Promise((f) => (release = f));
-            return answer;
-        } })(fetch)""")
+        hold(page, "episode?")
         page.run("location.hash = '#/e/local%2Fgrowing/1'")
-        page.wait_for("Boolean(globalThis.release)")
+        page.wait_for("answers.length === 1")
         writer.add_episodes([episode(5)])
         writer.commit()
-        page.run("release()")
+        page.run("answers.push = (done) => done()")  # none is held any more
+        page.run("answers.shift()()")
         page.wait_for(f"{TITLE} === 'Episode 1'")
 
 
